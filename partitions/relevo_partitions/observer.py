@@ -1,0 +1,24 @@
+"""What a host tells about its work, for metrics and logs. All calls are cheap, thread-safe and never raise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Observer:
+    """Hears everything and does nothing; override what you need."""
+
+    def role_changed(self, partition: int, before: str, after: str, reason: str) -> None:
+        """A partition's role on this node changed."""
+
+    def takeover_step(self, partition: int, step: str, seconds: float) -> None:
+        """One step of a takeover (``claim``, ``fence``, ``verify``, ``replay``, ``announce``) took ``seconds``."""
+
+    def committed(self, partition: int, commands: int, records: int, seconds: float) -> None:
+        """A transaction with ``records`` records committed in ``seconds``."""
+
+    def fault(self, partition: int | None, kind: str, detail: str) -> None:
+        """Something went wrong that the host deals with; ``kind`` is stable (``fenced``, ``commit_unclear``, …)."""
+
+    def note(self, event: str, **fields: Any) -> None:
+        """Anything else worth a log line."""

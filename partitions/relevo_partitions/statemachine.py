@@ -1,0 +1,82 @@
+"""What a partition's owner drives: a deterministic state machine fed by a log. This package knows nothing about jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+
+class Incoming(NamedTuple):
+    """One record as read from Kafka: of the log in replay, of the commands partition while leading."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+
+
+class Write(NamedTuple):
+    """One record to be written in the current transaction."""
+
+    topic: str
+    partition: int
+    key: bytes
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """Who leads from here on."""
+
+    node: str
+    incarnation: str
+
+
+class LogDamaged(Exception):
+    """The log can't be replayed: a hole, a repeat, a foreign or unreadable record, an epoch that goes back.
+
+    The message names partition, offset, what was expected and what was found. Nobody may lead on such a log.
+    """
+
+
+class StateMachine(Protocol):
+    """One partition's state. Used by one thread at a time; made anew for every term.
+
+    A call that returns writes has applied their events already. If the transaction with them doesn't commit, the
+    machine is thrown away and another one is rebuilt from the log.
+    """
+
+    @property
+    def position(self) -> int:
+        """Offset of the first command that no event of the log speaks of."""
+
+    @property
+    def epoch(self) -> int:
+        """Number of the last term in the log, 0 before the first."""
+
+    @property
+    def last_at(self) -> int:
+        """Time of the last event, in milliseconds since the Unix epoch; the leader's clock starts no earlier."""
+
+    def replay(self, records: Sequence[Incoming]) -> None:
+        """Apply committed records of the log, in order and without a gap.
+
+        Raises:
+            LogDamaged: A record doesn't follow the ones before.
+        """
+
+    def lead(self, term: Term, now: int) -> Sequence[Write]:
+        """Begin a term: the writes hold the announcement, with an epoch one above the last. Called once, after replay."""
+
+    def step(self, commands: Sequence[Incoming], now: int) -> Sequence[Write]:
+        """Decide ``commands`` in order, then what time and free capacity allow at ``now``; bounded work per call.
+
+        Bad input becomes a refusal among the writes, never an exception.
+        """
+
+    def wait_ms(self, now: int) -> int | None:
+        """Milliseconds from ``now`` until `step` has something to do without commands; 0: at once; None: never."""
+
+
+MachineFactory = Callable[[int], StateMachine]
+"""Makes an empty machine for a partition."""

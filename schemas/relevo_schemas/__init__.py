@@ -1,0 +1,1 @@
+"""The record contracts of Relevo: Avro schemas and their codec."""

@@ -1,0 +1,105 @@
+"""The commands: what clients and workers ask for. Meaning and units of each field: its `.avsc`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from relevo_schemas.records import Command, Record, record
+
+if TYPE_CHECKING:
+    from relevo_schemas.job import JobSpec
+
+
+@record
+class AttemptRef(Record):
+    """One attempt of one job."""
+
+    key: str
+    attempt: int
+
+
+@record
+class LeaseRef(Record):
+    """One attempt of one job, and its wish."""
+
+    key: str
+    attempt: int
+    lease_ms: int
+
+
+@record
+class CreateJob(Command):
+    """Create a job, or be told about the one that has this key."""
+
+    job: JobSpec
+
+
+@record
+class StartJobs(Command):
+    """These attempts are running; their leases begin. Of one partition only."""
+
+    worker: str
+    jobs: tuple[AttemptRef, ...]
+
+
+@record
+class ExtendJobs(Command):
+    """These attempts are alive; their leases begin anew. Of one partition only."""
+
+    worker: str
+    jobs: tuple[LeaseRef, ...]
+
+
+@record
+class CompleteJob(Command):
+    """The job is done. Accepted from any attempt of an open job."""
+
+    key: str
+    attempt: int
+    result: bytes
+
+
+@record
+class FailJob(Command):
+    """The attempt failed."""
+
+    key: str
+    attempt: int
+    error: str
+    retry_in_ms: int
+    retriable: bool
+
+
+@record
+class ThrowError(Command):
+    """The job ends with a business error."""
+
+    key: str
+    attempt: int
+    code: str
+    message: str
+
+
+@record
+class CancelJob(Command):
+    """End the job if it is still open."""
+
+    key: str
+    reason: str
+
+
+@record
+class RetryJob(Command):
+    """Make a job that is an incident, or waits for its next attempt, ready now."""
+
+    key: str
+    retries: int
+
+
+@record
+class UpdateJob(Command):
+    """Change what may be changed of an open job."""
+
+    key: str
+    priority: int | None
+    retries: int | None
