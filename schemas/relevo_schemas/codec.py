@@ -1,9 +1,9 @@
-"""Records to bytes and back: Avro single-object encoding, with the bytes of a job copied and never encoded anew.
+"""Records to bytes and back: Avro single-object encoding, a job's bytes copied and never encoded anew.
 
-A value is two marker bytes, the CRC-64-AVRO fingerprint of its schema (eight bytes, little-endian) and the body
-(Avro specification, "Single-object encoding"). Avro nests records by plain concatenation, so a record whose last field
-is a `JobSpec` is its own fields followed by the spec's bytes: the codec reads the fields before `variables`, checks
-that `variables` ends exactly where the value ends, and keeps the bytes.
+A value is two marker bytes, the CRC-64-AVRO fingerprint of its schema (eight bytes, little-endian) and the
+body (Avro specification, "Single-object encoding"). Avro nests records by plain concatenation, so a record
+whose last field is a `JobSpec` is its own fields followed by the spec's bytes: the codec reads the fields
+before `variables`, checks that `variables` ends exactly where the value ends, and keeps the bytes.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ from relevo_schemas.records import Record
 MARKER: Final = b"\xc3\x01"
 HEADER_LENGTH: Final = 10
 RECORD_BYTES_MAX: Final = 1_000_000
-"""Longest record in bytes: below the 1 MiB that brokers and consumers take by default, with room for what an event adds."""
+"""Longest record in bytes: below the 1 MiB that brokers take by default, with room for what an event adds."""
 
-_read: Final = fastavro.schemaless_reader
-_write: Final = fastavro.schemaless_writer
+# fastavro types a datum as any Avro value; ours are records, so dicts.
+_read: Final[Any] = fastavro.schemaless_reader
+_write: Final[Any] = fastavro.schemaless_writer
+_make_job: Final[Any] = JobSpec
 Schema = dict[str, Any]
 
 
@@ -43,11 +45,11 @@ def _without_last(schema: Schema, name: str) -> Schema:
     last = schema["fields"][-1]["name"]
     if last != name:
         raise TypeError(f"{schema['name']}: the last field must be {name!r}, not {last!r}")
-    return {**schema, "name": schema["name"] + "Head", "fields": schema["fields"][:-1]}
+    return {**schema, "name": f"{schema['name']}Head", "fields": schema["fields"][:-1]}
 
 
 _JOB_SCHEMA: Final = load_current("JobSpec")
-_JOB_HEAD: Final = fastavro.parse_schema(_without_last(_JOB_SCHEMA, "variables"))
+_JOB_HEAD: Final[Any] = fastavro.parse_schema(_without_last(_JOB_SCHEMA, "variables"))
 _JOB_FIELDS: Final = tuple(field["name"] for field in _JOB_SCHEMA["fields"])
 
 
@@ -71,13 +73,15 @@ def _read_job(stream: io.BytesIO, value: bytes, start: int) -> JobSpec:
     length, variables_at = _read_length(value, stream.tell())
     if length < 0 or variables_at + length != len(value):
         raise ValueError(f"variables of {length} bytes do not end where the record does")
-    return JobSpec(*head.values(), value[start:] if start else value, variables_at - start)
+    body = value[start:] if start else value
+    job: JobSpec = _make_job(*head.values(), body, variables_at - start)
+    return job
 
 
 def job_spec(
     *,
     key: str,
-    type: str,  # noqa: A002 - the field's name in the contract
+    type: str,
     variables: bytes = b"{}",
     priority: int = 0,
     retries: int = 3,
@@ -95,8 +99,8 @@ def job_spec(
         RecordError: A value doesn't fit the schema (a priority beyond 32 bits, a header that isn't text, …).
     """
     values = (
-        key, type, priority, retries, backoff_ms, backoff_max_ms, lease_ms, run_at, expires_at, correlation_id,
-        dict(headers or {}), variables,
+        key, type, priority, retries, backoff_ms, backoff_max_ms, lease_ms, run_at, expires_at,
+        correlation_id, dict(headers or {}), variables,
     )  # fmt: skip
     stream = io.BytesIO()
     _encode_into(stream, _JOB_SCHEMA, dict(zip(_JOB_FIELDS, values, strict=True)), "JobSpec")
@@ -111,6 +115,15 @@ def _encode_into(stream: io.BytesIO, schema: Schema, datum: dict[str, Any], name
         raise RecordError(RecordFault.DAMAGED, f"{name} can't be encoded: {error}") from error
 
 
+_ITEMS: Final[dict[type[Record], Any]] = {
+    commands.StartJobs: commands.AttemptRef,
+    commands.ExtendJobs: commands.LeaseRef,
+}
+"""What the array ``jobs`` of a batch command holds."""
+for _item in _ITEMS.values():
+    _item.FIELDS = tuple(_item.__slots__)
+
+
 class _Kind:
     """How one kind of record is written and read."""
 
@@ -118,18 +131,20 @@ class _Kind:
 
     def __init__(self, cls: type[Record], schema: Schema) -> None:
         fields = schema["fields"]
-        self.cls = cls
+        # Called with the values of its fields in the schema's order, which no type checker can follow.
+        self.cls: Any = cls
         self.name = cls.__name__
         self.schema = schema
         self.carries_job = fields[-1]["name"] == "job"
-        self.head = fastavro.parse_schema(_without_last(schema, "job")) if self.carries_job else schema
-        self.names = tuple(field["name"] for field in self.head["fields"])
+        head = _without_last(schema, "job") if self.carries_job else schema
+        self.head: Any = fastavro.parse_schema(head) if self.carries_job else schema
+        self.names = tuple(field["name"] for field in head["fields"])
         cls.FIELDS = tuple(field["name"] for field in fields)
         if len(self.names) > 1:
             self.values: Callable[[Any], tuple[Any, ...]] = attrgetter(*self.names)
         else:
             self.values = lambda record: tuple(getattr(record, name) for name in self.names)
-        self.items = _item_class(cls)
+        self.items = _ITEMS.get(cls)
         self.prefix = MARKER + fingerprint(schema)
 
     def encode(self, record: Record) -> bytes:
@@ -143,7 +158,7 @@ class _Kind:
             stream.write(record.job.body)  # type: ignore[attr-defined]
         return stream.getvalue()
 
-    def decode(self, value: bytes) -> Record:
+    def decode(self, value: bytes) -> Any:
         stream = io.BytesIO(value)
         stream.seek(HEADER_LENGTH)
         datum = _read(stream, self.head, None) if self.names else {}
@@ -153,18 +168,10 @@ class _Kind:
             raise ValueError(f"{len(value) - stream.tell()} bytes follow the record")
         return self.make(datum)
 
-    def make(self, datum: dict[str, Any]) -> Record:
+    def make(self, datum: dict[str, Any]) -> Any:
         if self.items is not None:
             datum["jobs"] = tuple(self.items(**ref) for ref in datum["jobs"])
         return self.cls(*datum.values())
-
-
-def _item_class(cls: type[Record]) -> type[Record] | None:
-    refs = {"StartJobs": commands.AttemptRef, "ExtendJobs": commands.LeaseRef}
-    item = refs.get(cls.__name__)
-    if item is not None:
-        item.FIELDS = tuple(item.__slots__)
-    return item
 
 
 class Codec:
@@ -172,15 +179,20 @@ class Codec:
 
     Args:
         classes: The record classes; each has a current schema file of its name.
-        retired: Schemas of earlier versions by kind; records made with them are read as the current kind, by Avro's
+        retired: Schemas of earlier versions; records made with them are read as the current kind, by Avro's
             schema resolution.
     """
 
     def __init__(self, classes: Iterable[type[Record]], retired: Iterable[Schema] = ()) -> None:
-        self._by_class: dict[type[Record], _Kind] = {cls: _Kind(cls, load_current(cls.__name__)) for cls in classes}
+        self._by_class: dict[type[Record], _Kind] = {
+            cls: _Kind(cls, load_current(cls.__name__)) for cls in classes
+        }
         self._by_prefix: dict[bytes, _Kind] = {kind.prefix: kind for kind in self._by_class.values()}
         by_name = {kind.name: kind for kind in self._by_class.values()}
-        self._retired = {MARKER + fingerprint(schema): (schema, by_name[schema["name"].split(".")[-1]]) for schema in retired}
+        self._retired = {
+            MARKER + fingerprint(schema): (schema, by_name[schema["name"].split(".")[-1]])
+            for schema in retired
+        }
 
     def encode(self, record: Record) -> bytes:
         """The value of ``record`` as it stands in Kafka.
@@ -190,7 +202,10 @@ class Codec:
         """
         value = self._by_class[type(record)].encode(record)
         if len(value) > RECORD_BYTES_MAX:
-            raise RecordError(RecordFault.OVERSIZED, f"{type(record).__name__} has {len(value)} bytes, {RECORD_BYTES_MAX} are allowed")
+            raise RecordError(
+                RecordFault.OVERSIZED,
+                f"{type(record).__name__} has {len(value)} bytes, {RECORD_BYTES_MAX} are allowed",
+            )
         return value
 
     def decode(self, value: bytes | None) -> Record:
@@ -202,20 +217,36 @@ class Codec:
         if not value or value[:2] != MARKER or len(value) < HEADER_LENGTH:
             raise RecordError(RecordFault.NOT_A_RECORD, "the value isn't in Avro's single-object encoding")
         if len(value) > RECORD_BYTES_MAX:
-            raise RecordError(RecordFault.OVERSIZED, f"the value has {len(value)} bytes, {RECORD_BYTES_MAX} are allowed")
+            raise RecordError(
+                RecordFault.OVERSIZED, f"the value has {len(value)} bytes, {RECORD_BYTES_MAX} are allowed"
+            )
         kind = self._by_prefix.get(value[:HEADER_LENGTH])
         try:
-            return kind.decode(value) if kind is not None else self._decode_retired(value)
+            record: Record = kind.decode(value) if kind is not None else self._decode_retired(value)
+            return record
         except RecordError:
             raise
-        except (ValueError, TypeError, IndexError, KeyError, EOFError, OverflowError, MemoryError, StopIteration) as error:
+        except (
+            ValueError,
+            TypeError,
+            IndexError,
+            KeyError,
+            EOFError,
+            OverflowError,
+            MemoryError,
+            StopIteration,
+        ) as error:
             name = kind.name if kind is not None else "record of an earlier version"
-            raise RecordError(RecordFault.DAMAGED, f"damaged {name}: {error or type(error).__name__}") from error
+            raise RecordError(
+                RecordFault.DAMAGED, f"damaged {name}: {str(error) or type(error).__name__}"
+            ) from error
 
     def _decode_retired(self, value: bytes) -> Record:
         found = self._retired.get(value[:HEADER_LENGTH])
         if found is None:
-            raise RecordError(RecordFault.UNKNOWN_SCHEMA, f"no schema has the fingerprint {value[2:HEADER_LENGTH].hex()}")
+            raise RecordError(
+                RecordFault.UNKNOWN_SCHEMA, f"no schema has the fingerprint {value[2:HEADER_LENGTH].hex()}"
+            )
         schema, kind = found
         stream = io.BytesIO(value)
         stream.seek(HEADER_LENGTH)
@@ -224,10 +255,11 @@ class Codec:
             raise ValueError(f"{len(value) - stream.tell()} bytes follow the record")
         if kind.carries_job:
             datum["job"] = job_spec(**datum["job"])
-        return kind.make(datum)
+        record: Record = kind.make(datum)
+        return record
 
     def kind_of(self, value: bytes | None) -> type[Record] | None:
-        """The class of the record in ``value`` by its fingerprint alone, or None where it has none of ours."""
+        """The class of the record in ``value`` by its fingerprint alone; None where it has none of ours."""
         kind = self._by_prefix.get(value[:HEADER_LENGTH]) if value else None
         return kind.cls if kind is not None else None
 

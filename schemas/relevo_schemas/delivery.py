@@ -24,8 +24,9 @@ class Activation(Record):
 
 @record
 class Barrier(Record):
-    """Written to the log by a leader to learn that it has read everything before it, and that it may still
-    write. Not an event: it has no seq and changes nothing.
+    """Written to the log by a leader to learn that it has read all before it, and that it may still write.
+
+    Not an event: it has no seq and changes nothing.
     """
 
     node: str

@@ -1,4 +1,4 @@
-"""The `.avsc` files: the current schema of each kind, and the retired ones that old records were written with."""
+"""The `.avsc` files: the current schema of each kind, and retired ones that old records were written with."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ def load_current(name: str) -> dict[str, Any]:
 
 
 def load_retired() -> list[dict[str, Any]]:
-    """Parsed schemas of earlier versions, from ``avro/retired/``: one file each, named after the kind and its fingerprint."""
+    """Parsed schemas of earlier versions, from ``avro/retired/<kind>-<fingerprint>.avsc``."""
     folder = _FOLDER / "retired"
     if not folder.is_dir():
         return []
-    found = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".avsc")), key=lambda entry: entry.name)
+    found = sorted(
+        (entry for entry in folder.iterdir() if entry.name.endswith(".avsc")), key=lambda entry: entry.name
+    )
     return [fastavro.parse_schema(orjson.loads(entry.read_bytes())) for entry in found]  # type: ignore[misc]

@@ -15,8 +15,8 @@ KEY_LENGTH_MAX: Final = 512
 class JobSpec:
     """A job as its creator described it.
 
-    ``body`` is its Avro encoding. Records that carry a job end with these very bytes, so a leader that hands a job on
-    copies them and encodes nothing. Make one with `relevo_schemas.codec.job_spec`.
+    ``body`` is its Avro encoding. Records that carry a job end with these very bytes, so a leader that hands
+    a job on copies them and encodes nothing. Make one with `relevo_schemas.codec.job_spec`.
 
     Attributes:
         key: Identity of the job.
@@ -52,7 +52,7 @@ class JobSpec:
     def __init__(
         self,
         key: str,
-        type: str,  # noqa: A002 - the field's name in the contract
+        type: str,
         priority: int,
         retries: int,
         backoff_ms: int,

@@ -1,4 +1,4 @@
-"""Which partition a key belongs to: as Kafka's own default partitioner puts it, so that any client can produce commands."""
+"""Which partition a key belongs to, as Kafka's default partitioner has it: any client can send commands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def murmur2(data: bytes) -> int:
     h = _SEED ^ length
     words = length >> 2
     for k in struct.unpack_from(f"<{words}I", data):
-        k = (k * _M) & _MASK  # noqa: PLW2901
+        k = (k * _M) & _MASK
         h = ((h * _M) & _MASK) ^ (((k ^ (k >> 24)) * _M) & _MASK)
     rest = data[words << 2 :]
     if rest:

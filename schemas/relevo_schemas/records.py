@@ -15,8 +15,8 @@ T = TypeVar("T")
 def record(cls: type[T]) -> type[T]:
     """Make ``cls`` a record: a slotted dataclass that type checkers treat as frozen.
 
-    ``dataclass(frozen=True)`` would enforce it at run time as well, for four times the cost of making one; a leader
-    makes several per job.
+    ``dataclass(frozen=True)`` would enforce it at run time as well, for four times the cost of making one; a
+    leader makes several per job.
     """
     return dataclass(slots=True)(cls)
 

@@ -1,0 +1,94 @@
+# The front door: every target does its own set-up, and CI calls the same ones.
+
+JOBS ?= 1000
+NODES ?= 3
+PARTITIONS ?= 4
+INPUT ?=
+SEED ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTEST := $(BIN)/pytest
+# Everything that holds Python, as far as it exists.
+CODE := $(wildcard schemas/relevo_schemas partitions/relevo_partitions engine/relevo_engine workers/relevo tests examples)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+# Targets share the virtual environment, the brokers' ports and the machine's few cores.
+.NOTPARALLEL:
+.PHONY: help setup demo test test-quick test-slow redis lint dev bench simulate clean format lock
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo "  make demo JOBS=5000 NODES=3 PARTITIONS=4 INPUT=jobs.jsonl    the demo's knobs"
+	@echo "  make simulate SEED=1                                         the same examples again"
+
+setup: ## Check this machine, build .venv, resolve Kafka and ZooKeeper (once)
+	@deploy/local/check-prerequisites
+	@$(MAKE) --no-print-directory $(STAMP)
+	@$(BIN)/python -m relevo_engine.local.install
+
+# Kept beside what it stands for, so that deleting .venv is enough to start over.
+$(STAMP): requirements.lock pyproject.toml
+	@deploy/local/check-prerequisites python
+	@echo "Building $(VENV) from requirements.lock"
+	@rm -f $@
+	@"$$(deploy/local/check-prerequisites --print-python)" -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: setup ## Run jobs on a three-node cluster, kill the leader, prove that none is lost
+	$(BIN)/python examples/demo/run.py $(if $(INPUT),--input "$(INPUT)") --jobs $(JOBS) --nodes $(NODES) --partitions $(PARTITIONS)
+
+test: setup redis test-quick test-slow ## Everything: the quick part, then integration and drills on real brokers
+
+test-quick: lint ## Lint, types, unit, contract and simulation tests; needs Python only
+	$(PYTEST) tests/unit tests/contract tests/simulation
+
+test-slow: setup redis ## Integration tests and drills, on real Kafka, ZooKeeper and Redis
+	$(PYTEST) tests/integration tests/drills
+
+redis:
+	@deploy/local/ensure-redis
+
+lint: $(STAMP) ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(CODE)
+
+format: $(STAMP) ## Format the code and fix what ruff can fix
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+dev: setup ## A local cluster in the foreground, with a live table
+	$(BIN)/relevo dev
+
+bench: setup ## Benchmarks, as ratios to what the machine can do
+	@if find tests/benchmarks -name 'test_*.py' | grep -q .; then \
+		$(PYTEST) --timeout 1800 tests/benchmarks; \
+	else \
+		echo "No benchmarks yet."; \
+	fi
+
+simulate: $(STAMP) ## The property and simulation tests at length (SEED=n to pin the examples)
+	HYPOTHESIS_PROFILE=thorough $(PYTEST) --timeout 3600 $(if $(SEED),--hypothesis-seed $(SEED)) tests/unit tests/simulation
+
+clean: ## Remove what builds and test runs left; .venv and the brokers stay, running processes too
+	if [ -d build ]; then find build -mindepth 1 -maxdepth 1 ! -name local -exec rm -rf {} +; fi
+	rm -rf dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find schemas partitions engine workers tests $(wildcard examples) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The hashes cover every platform; no address of a registry gets into the file. UPGRADE=1 takes newer versions.
+lock: ## Write requirements.lock anew from pyproject.toml
+	@deploy/local/check-prerequisites python
+	@rm -rf build/lock && mkdir -p build
+	@"$$(deploy/local/check-prerequisites --print-python)" -m venv build/lock
+	@build/lock/bin/python -m pip install --quiet --disable-pip-version-check uv
+	@env -u PIP_FIND_LINKS -u UV_FIND_LINKS build/lock/bin/uv pip compile --quiet --no-config --generate-hashes \
+		--universal --python-version 3.11 --all-extras --no-emit-package relevo \
+		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
+		$(if $(UPGRADE),--upgrade) pyproject.toml --output-file requirements.lock
+	@rm -rf build/lock

@@ -1,0 +1,1 @@
+"""The job engine: the pure core and the node around it."""

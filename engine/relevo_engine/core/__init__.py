@@ -1,0 +1,1 @@
+"""The job state machine: pure. No clock, socket, thread, disk or chance; time comes in as ``now``."""

@@ -1,0 +1,167 @@
+"""What a node tells Prometheus. Counts come from the host's calls; gauges are asked for at a scrape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from relevo_engine import logs
+from relevo_partitions.observer import Observer
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionGauges:
+    """One partition as this node sees it at the moment of a scrape.
+
+    Attributes:
+        partition: Its number.
+        role: What this node is to it.
+        epoch: Number of its last term that this node knows of.
+        lag: Commands that wait to be decided, where this node leads; else None.
+        jobs: Jobs by state and type, where this node leads.
+        oldest_ready_ms: Age of the oldest job that waits for a worker, by type, in milliseconds.
+        overdue_lease_ms: How long the oldest lease has been over without being dealt with, in milliseconds.
+    """
+
+    partition: int
+    role: str
+    epoch: int
+    lag: int | None = None
+    jobs: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    oldest_ready_ms: Mapping[str, int] = field(default_factory=dict)
+    overdue_lease_ms: int = 0
+
+
+class NodeMetrics(Observer):
+    """Metrics and log lines of one node. Never raises into the host.
+
+    Args:
+        roles: All roles there are, so that the one a node isn't in reads 0.
+    """
+
+    def __init__(self, roles: Iterable[str]) -> None:
+        self.registry = CollectorRegistry()
+        self._log: structlog.stdlib.BoundLogger = logs.get("partitions")
+        self._roles = tuple(roles)
+        label = ("partition",)
+        self._role = Gauge(
+            "relevo_partition_role", "1 for the role this node has in the partition, else 0.",
+            (*label, "role"), registry=self.registry,
+        )  # fmt: skip
+        self._changes = Counter(
+            "relevo_role_changes_total", "Changes of role.", (*label, "role"), registry=self.registry
+        )
+        self._steps = Histogram(
+            "relevo_takeover_step_seconds", "Duration of a step of a takeover.", ("step",),
+            buckets=_SECONDS, registry=self.registry,
+        )  # fmt: skip
+        self._transactions = Counter(
+            "relevo_transactions_total", "Committed transactions.", label, registry=self.registry
+        )
+        self._commands = Counter("relevo_commands_total", "Commands decided.", label, registry=self.registry)
+        self._records = Counter(
+            "relevo_records_total", "Records written: events and activations.", label, registry=self.registry
+        )
+        self._latency = Histogram(
+            "relevo_transaction_seconds", "Duration of a transaction, from its first record to its commit.",
+            label, buckets=_SECONDS, registry=self.registry,
+        )  # fmt: skip
+        self._faults = Counter(
+            "relevo_faults_total", "What went wrong and was dealt with.", ("partition", "kind"),
+            registry=self.registry,
+        )  # fmt: skip
+
+    def observe(
+        self, gauges: Callable[[], Iterable[PartitionGauges]], leaderless: Callable[[], int | None]
+    ) -> None:
+        """Asks these two at every scrape: this node's partitions, and how many have no leader."""
+        self.registry.register(_Snapshot(gauges, leaderless))
+
+    def render(self) -> bytes:
+        """All of it, in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+    def role_changed(self, partition: int, before: str, after: str, reason: str) -> None:
+        """Counts and logs it."""
+        for role in self._roles:
+            self._role.labels(partition, role).set(role == after)
+        self._changes.labels(partition, after).inc()
+        self._log.info("role changed", partition=partition, before=before, after=after, reason=reason)
+
+    def takeover_step(self, partition: int, step: str, seconds: float) -> None:
+        """Measures it."""
+        self._steps.labels(step).observe(seconds)
+        self._log.debug("takeover step", partition=partition, step=step, seconds=round(seconds, 4))
+
+    def committed(self, partition: int, commands: int, records: int, seconds: float) -> None:
+        """Counts and measures it."""
+        self._transactions.labels(partition).inc()
+        self._commands.labels(partition).inc(commands)
+        self._records.labels(partition).inc(records)
+        self._latency.labels(partition).observe(seconds)
+
+    def fault(self, partition: int | None, kind: str, detail: str) -> None:
+        """Counts and logs it."""
+        self._faults.labels("" if partition is None else partition, kind).inc()
+        self._log.warning("fault", partition=partition, kind=kind, detail=detail)
+
+    def note(self, event: str, **fields: Any) -> None:
+        """Logs it."""
+        self._log.info(event, **fields)
+
+
+class _Snapshot(Collector):
+    """Gauges that are computed when somebody asks."""
+
+    def __init__(
+        self, gauges: Callable[[], Iterable[PartitionGauges]], leaderless: Callable[[], int | None]
+    ) -> None:
+        self._gauges = gauges
+        self._leaderless = leaderless
+
+    def describe(self) -> list[Metric]:
+        """Nothing: registering must not ask anybody."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """All gauges."""
+        epoch = GaugeMetricFamily(
+            "relevo_partition_epoch", "Number of the partition's last term.", labels=("partition",)
+        )
+        lag = GaugeMetricFamily(
+            "relevo_partition_lag", "Commands that wait to be decided.", labels=("partition",)
+        )
+        jobs = GaugeMetricFamily("relevo_jobs", "Jobs.", labels=("partition", "state", "type"))
+        ready = GaugeMetricFamily(
+            "relevo_oldest_ready_seconds", "Age of the oldest job that waits for a worker.",
+            labels=("partition", "type"),
+        )  # fmt: skip
+        overdue = GaugeMetricFamily(
+            "relevo_overdue_lease_seconds", "How long the oldest lease is over without being dealt with.",
+            labels=("partition",),
+        )  # fmt: skip
+        for each in self._gauges():
+            name = str(each.partition)
+            epoch.add_metric((name,), each.epoch)
+            if each.lag is not None:
+                lag.add_metric((name,), each.lag)
+                overdue.add_metric((name,), each.overdue_lease_ms / 1000)
+            for (state, job_type), count in each.jobs.items():
+                jobs.add_metric((name, state, job_type), count)
+            for job_type, age_ms in each.oldest_ready_ms.items():
+                ready.add_metric((name, job_type), age_ms / 1000)
+        yield from (epoch, lag, jobs, ready, overdue)
+        leaderless = self._leaderless()
+        if leaderless is not None:
+            yield GaugeMetricFamily(
+                "relevo_partitions_without_leader", "Partitions that nobody leads.", value=leaderless
+            )

@@ -1,0 +1,250 @@
+"""Asks Kafka how the cluster's topics are, makes them, and refuses those that are unsafe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stubs re-export without saying so
+    AdminClient,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from relevo_engine.errors import TopicsError, UnreachableError
+from relevo_engine.topics import (
+    BROKERS_SAFE,
+    Finding,
+    TopicFacts,
+    TopicPlan,
+    activations_prefix,
+    activations_topic,
+    judge,
+    own_topics,
+    plan,
+)
+
+TIMEOUT_S: Final = 10.0
+_SETTINGS: Final = (
+    "cleanup.policy",
+    "max.message.bytes",
+    "min.insync.replicas",
+    "retention.bytes",
+    "retention.ms",
+    "unclean.leader.election.enable",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """The brokers, and the topics of one cluster."""
+
+    brokers: int
+    topics: Mapping[str, TopicFacts]
+
+
+class TopicAdmin:
+    """The topics of one cluster. Thread-safe.
+
+    Args:
+        kafka: Bootstrap address.
+        cluster: Name of the cluster.
+        options: More options for the Kafka client.
+    """
+
+    def __init__(self, kafka: str, cluster: str, options: Mapping[str, str] | None = None) -> None:
+        self.kafka = kafka
+        self.cluster = cluster
+        config: dict[str, Any] = {
+            **(options or {}),
+            "bootstrap.servers": kafka,
+            # Its complaints about a broker that is away would reach the terminal; calls report them.
+            "log_level": 0,
+            "error_cb": _ignore,
+            "socket.connection.setup.timeout.ms": 5_000,
+            "reconnect.backoff.max.ms": 2_000,
+        }
+        self._client = AdminClient(config)
+
+    def overview(self, timeout_s: float = TIMEOUT_S) -> Overview:
+        """How the cluster's topics are now.
+
+        Raises:
+            UnreachableError: Kafka didn't answer.
+        """
+        with _reach(self.kafka):
+            metadata = self._client.list_topics(timeout=timeout_s)
+        names = set(own_topics(self.cluster))
+        prefix = activations_prefix(self.cluster)
+        found = {
+            name: topic
+            for name, topic in metadata.topics.items()
+            if topic.error is None and (name in names or name.startswith(prefix))
+        }
+        configs = self._configs(sorted(found), timeout_s)
+        facts = {}
+        for name, topic in found.items():
+            copies = min((len(part.replicas) for part in topic.partitions.values()), default=0)
+            facts[name] = TopicFacts(name, len(topic.partitions), copies, configs.get(name, {}))
+        return Overview(len(metadata.brokers), facts)
+
+    def slots(self, timeout_s: float = TIMEOUT_S) -> dict[str, int]:
+        """The partition count of each activation topic, by job type.
+
+        Raises:
+            UnreachableError: Kafka didn't answer.
+        """
+        with _reach(self.kafka):
+            metadata = self._client.list_topics(timeout=timeout_s)
+        prefix = activations_prefix(self.cluster)
+        return {
+            name.removeprefix(prefix): len(topic.partitions)
+            for name, topic in metadata.topics.items()
+            if name.startswith(prefix) and topic.error is None and topic.partitions
+        }
+
+    def create(self, plans: Iterable[TopicPlan], timeout_s: float = TIMEOUT_S) -> list[str]:
+        """Makes topics; one that exists already is left as it is.
+
+        Returns:
+            The names of those that were made.
+
+        Raises:
+            TopicsError: Kafka refused one, and why.
+            UnreachableError: Kafka didn't answer.
+        """
+        wanted = [
+            NewTopic(each.name, each.partitions, each.replication, config=dict(each.config)) for each in plans
+        ]
+        if not wanted:
+            return []
+        with _reach(self.kafka):
+            futures = self._client.create_topics(
+                wanted, operation_timeout=timeout_s, request_timeout=timeout_s
+            )
+        return [name for name, future in futures.items() if self._was_made(name, future, timeout_s)]
+
+    def init(
+        self, partitions: int, types: Iterable[str] = (), *, allow_unsafe: bool, timeout_s: float = TIMEOUT_S
+    ) -> list[str]:
+        """Makes the cluster's topics and those of job types, as far as they are missing.
+
+        Returns:
+            The names of those that were made.
+
+        Raises:
+            TopicsError: There are too few brokers to keep records safe and `allow_unsafe` is false, or
+                Kafka refused.
+            UnreachableError: Kafka didn't answer.
+        """
+        overview = self.overview(timeout_s)
+        names = [*own_topics(self.cluster), *(activations_topic(self.cluster, each) for each in types)]
+        missing = [name for name in names if name not in overview.topics]
+        if missing and overview.brokers < BROKERS_SAFE and not allow_unsafe:
+            raise TopicsError(
+                f"the Kafka cluster at {self.kafka} has {overview.brokers} broker(s), and a record is safe"
+                f" only on {BROKERS_SAFE}. Run so many, or pass --allow-unsafe-topics for a throw-away cluster."
+            )
+        return self.create(
+            [plan(self.cluster, name, partitions, overview.brokers) for name in missing], timeout_s
+        )
+
+    def check(self, partitions: int, timeout_s: float = TIMEOUT_S) -> list[Finding]:
+        """What is wrong with the cluster's topics.
+
+        Raises:
+            UnreachableError: Kafka didn't answer.
+        """
+        overview = self.overview(timeout_s)
+        return judge(self.cluster, overview.topics, partitions, kafka=self.kafka, brokers=overview.brokers)
+
+    def _was_made(self, name: str, future: Future[None], timeout_s: float) -> bool:
+        try:
+            with _reach(self.kafka):
+                future.result(timeout_s + 5)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                return False
+            raise TopicsError(f"Kafka would not make the topic {name}: {error.args[0].str()}") from error
+        return True
+
+    def _configs(self, names: list[str], timeout_s: float) -> dict[str, dict[str, str]]:
+        if not names:
+            return {}
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+        found: dict[str, dict[str, str]] = {}
+        with _reach(self.kafka):
+            futures = self._client.describe_configs(resources, request_timeout=timeout_s)
+        for resource, future in futures.items():
+            try:
+                with _reach(self.kafka):
+                    entries: dict[str, ConfigEntry] = future.result(timeout_s + 5)
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    continue  # deleted since
+                raise TopicsError(
+                    f"Kafka would not show the settings of {resource.name}: {error.args[0].str()}"
+                ) from error
+            values = {name: entries[name].value for name in _SETTINGS if name in entries}
+            found[resource.name] = {name: value for name, value in values.items() if value is not None}
+        return found
+
+
+def require_safe(findings: Iterable[Finding], *, allow_unsafe: bool) -> list[Finding]:
+    """Lets pass what may pass.
+
+    Returns:
+        The findings that were accepted only because ``allow_unsafe`` is true: warn of each.
+
+    Raises:
+        TopicsError: The others, each with what to change.
+    """
+    findings = list(findings)
+    refused = [each for each in findings if not (allow_unsafe and each.unsafe_only)]
+    if not refused:
+        return findings
+    lines = "\n".join(f"  - {each}" for each in refused)
+    hint = ""
+    if all(each.unsafe_only for each in refused):
+        hint = "\nFor a throw-away cluster pass --allow-unsafe-topics (RELEVO_ALLOW_UNSAFE_TOPICS=true)."
+    raise TopicsError(f"the topics are not as they must be:\n{lines}{hint}")
+
+
+class _reach:  # noqa: N801 - reads as a statement: with _reach(kafka)
+    """Turns the errors of an unreachable Kafka into one that says so; lets others pass."""
+
+    _CODES: Final = frozenset(
+        {
+            KafkaError._TRANSPORT,
+            KafkaError._TIMED_OUT,
+            KafkaError._ALL_BROKERS_DOWN,
+            KafkaError._RESOLVE,
+            KafkaError._AUTHENTICATION,
+            KafkaError._SSL,
+            KafkaError.REQUEST_TIMED_OUT,
+            KafkaError.BROKER_NOT_AVAILABLE,
+            KafkaError.COORDINATOR_NOT_AVAILABLE,
+            KafkaError.NOT_CONTROLLER,
+        }
+    )
+
+    def __init__(self, kafka: str) -> None:
+        self._kafka = kafka
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, KafkaException) and error.args[0].code() in self._CODES:
+            raise UnreachableError(f"Kafka at {self._kafka} did not answer: {error.args[0].str()}") from error
+        if isinstance(error, TimeoutError):
+            raise UnreachableError(f"Kafka at {self._kafka} did not answer in time") from error
+
+
+def _ignore(error: KafkaError) -> None:
+    """Connection errors come back from the calls that suffer from them."""

@@ -1,0 +1,66 @@
+"""Rules for every test: the tier is the folder, and CI tolerates no skipped test."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+TESTS = Path(__file__).parent
+TIERS = ("unit", "contract", "simulation", "integration", "drills", "benchmarks")
+
+# What CI may lack. Anything else that a test needs, `make test` installs or starts.
+SKIPS_ALLOWED_IN_CI = ("no container runtime",)
+
+IN_CI = os.environ.get("CI") == "true"
+
+# No deadline: it would fail an example because the machine was busy. CI judges a change by the same
+# examples each time; new ones are for `make simulate` and for developers.
+settings.register_profile("quick", deadline=None, max_examples=100, derandomize=IN_CI)
+settings.register_profile("thorough", deadline=None, max_examples=2_000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test with the folder it lies in."""
+    for item in items:
+        if not item.path.is_relative_to(TESTS):
+            continue
+        tier = item.path.relative_to(TESTS).parts[0]
+        if tier in TIERS:
+            item.add_marker(tier)
+
+
+def _fail_if_skipped_in_ci(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Turn a skip into a failure in CI, where a green run has to mean that everything ran."""
+    expected_failure = hasattr(report, "wasxfail")
+    if not IN_CI or not report.skipped or expected_failure:
+        return
+    location = report.longrepr
+    reason = str(location[2] if isinstance(location, tuple) else location).removeprefix("Skipped: ")
+    if not reason.startswith(SKIPS_ALLOWED_IN_CI):
+        report.outcome = "failed"
+        report.longrepr = f"{report.nodeid} was skipped, and CI skips nothing. Its reason: {reason}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Look at each phase of a test."""
+    report = yield
+    _fail_if_skipped_in_ci(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Look at each module: one that skips itself whole makes no test report."""
+    report = yield
+    _fail_if_skipped_in_ci(report)
+    return report

@@ -1,0 +1,67 @@
+"""The fixtures around real servers; a folder's conftest.py imports those it wants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from relevo_engine.local.brokers import LocalBrokers
+from tests.support import redis
+from tests.support.brokers import SHARED, Brokers, forget_cluster, unique_cluster_name
+
+
+class StartBrokers(Protocol):
+    """Starts brokers that the test has for itself."""
+
+    def __call__(self, brokers: int = 1, zookeepers: int = 1, home: Path | None = None) -> LocalBrokers:
+        """Returns when they serve clients; they end with the test."""
+
+
+@pytest.fixture(scope="session")
+def brokers() -> Iterator[Brokers]:
+    """One broker and one ZooKeeper for the whole session. Use them, don't hurt them: see `own_brokers`."""
+    with SHARED as shared:
+        yield shared
+
+
+@pytest.fixture
+def own_brokers() -> Iterator[StartBrokers]:
+    """For tests that kill, freeze or restart brokers: call it to start some."""
+    with ExitStack() as started:
+
+        def start(brokers: int = 1, zookeepers: int = 1, home: Path | None = None) -> LocalBrokers:
+            return started.enter_context(LocalBrokers(brokers, zookeepers, home))
+
+        yield start
+
+
+@pytest.fixture
+def cluster_name(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A cluster name of the test's own, so that tests share brokers without seeing each other."""
+    shared = request.getfixturevalue("brokers") if "brokers" in request.fixturenames else None
+    name = unique_cluster_name(request.node.name)
+    yield name
+    if shared is not None:
+        forget_cluster(shared, name)
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    """A Redis for the whole session. Use it, don't hurt it: see `own_redis`."""
+    named = redis.redis_from_environment()
+    if named is not None:
+        yield named
+        return
+    with redis.own_redis() as server:
+        yield server.url
+
+
+@pytest.fixture
+def own_redis() -> Iterator[redis.Redis]:
+    """For tests that kill, freeze or restart Redis."""
+    with redis.own_redis() as server:
+        yield server

@@ -1,0 +1,1 @@
+"""The public face of Relevo: client, worker, dedup stores and job events."""

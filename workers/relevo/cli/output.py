@@ -1,0 +1,130 @@
+"""What commands have in common: options, tables, times, and texts without secrets."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
+
+import click
+import orjson
+
+C = TypeVar("C", bound=Callable[..., Any])
+
+_SECRET_OPTION: Final = re.compile(
+    r"(?i)([\"']?[\w.]*(?:password|passwd|secret|token|sasl\.[\w.]+|ssl\.key[\w.]*)[\"']?\s*[=:]\s*)"
+    r"(\"[^\"]*\"|'[^']*'|[^\s,;}&]+)"
+)
+_SECRET_URL: Final = re.compile(r"(?<=://)[^/\s@]*:[^/\s@]*(?=@)")
+
+
+def scrub(text: str) -> str:
+    """The text without passwords: those in addresses, and those given as ``name=value``."""
+    return _SECRET_OPTION.sub(r"\1***", _SECRET_URL.sub("***", text))
+
+
+def kafka_options(function: C) -> C:
+    """Adds ``--kafka``, ``--cluster`` and ``--kafka-option``: how to reach a cluster's topics."""
+    decorators = (
+        click.option("--kafka", envvar="RELEVO_KAFKA", default="localhost:9092", show_default=True,
+                     metavar="HOST:PORT", help="Kafka brokers, separated by commas.  [env RELEVO_KAFKA]"),
+        click.option("--cluster", envvar="RELEVO_CLUSTER", default="relevo", show_default=True,
+                     metavar="NAME", help="Name of the cluster.  [env RELEVO_CLUSTER]"),
+        click.option("--kafka-option", "kafka_option", multiple=True, metavar="NAME=VALUE",
+                     help="One more librdkafka option; repeatable. Secrets belong in RELEVO_KAFKA_OPTIONS."),
+    )  # fmt: skip
+    for decorator in reversed(decorators):
+        function = decorator(function)
+    return function
+
+
+def parse_kafka_options(given: Sequence[str]) -> dict[str, str]:
+    """The librdkafka options from RELEVO_KAFKA_OPTIONS, overridden by those given as ``NAME=VALUE``.
+
+    Raises:
+        click.BadParameter: One has no ``=``, or the variable isn't a JSON object.
+    """
+    options: dict[str, str] = {}
+    in_environment = os.environ.get("RELEVO_KAFKA_OPTIONS")
+    if in_environment:
+        try:
+            parsed = orjson.loads(in_environment)
+        except orjson.JSONDecodeError as error:
+            raise click.BadParameter(f"RELEVO_KAFKA_OPTIONS isn't JSON (at {error.pos})") from error
+        if not isinstance(parsed, dict):
+            raise click.BadParameter(
+                'RELEVO_KAFKA_OPTIONS must be a JSON object: {"sasl.mechanism": "PLAIN"}'
+            )
+        options |= {name: value if isinstance(value, str) else str(value) for name, value in parsed.items()}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not equals or not name:
+            # The text may hold a secret and isn't repeated.
+            raise click.BadParameter("must be NAME=VALUE", param_hint="--kafka-option")
+        options[name] = value
+    return options
+
+
+def parse_time(text: str, *, now_ms: int) -> int:
+    """A time on the command line, in milliseconds since the Unix epoch.
+
+    Accepts ISO 8601 (``2030-01-31T09:00:00Z``; local time where no zone is given), ``+90s``, ``+15m``,
+    ``+2h``, ``+1d`` from now (``-`` for the past), or the milliseconds themselves.
+
+    Raises:
+        ValueError: It is none of these.
+    """
+    relative = re.fullmatch(r"([+-])(\d+(?:\.\d+)?)(ms|s|m|h|d)", text)
+    if relative:
+        sign, number, unit = relative.groups()
+        factor = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}[unit]
+        return now_ms + (1 if sign == "+" else -1) * int(float(number) * factor)
+    if re.fullmatch(r"\d{10,}", text):
+        return int(text)
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        raise ValueError(f"{text!r} is no time: use 2030-01-31T09:00:00Z, +15m, or milliseconds") from None
+
+
+def show_time(at_ms: int) -> str:
+    """A time for people, in UTC."""
+    if at_ms <= 0:
+        return "-"
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Columns of text under headings; numbers to the right."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    rows_typed = [list(row) for row in cells]
+    widths = [max([len(heading), *(len(row[i]) for row in rows_typed)]) for i, heading in enumerate(headings)]
+    numeric = [
+        bool(rows_typed) and all(re.fullmatch(r"[\d.,-]+", row[i]) for row in rows_typed)
+        for i in range(len(headings))
+    ]
+
+    def line(row: Sequence[str]) -> str:
+        parts = (
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, numeric, strict=True)
+        )
+        return "  ".join(parts).rstrip()
+
+    return "\n".join([line(headings), *(line(row) for row in rows_typed)])
+
+
+def as_json(value: object) -> str:
+    """One line of JSON."""
+    return orjson.dumps(value, default=_plain).decode()
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, bytes):
+        try:
+            return orjson.loads(value)
+        except orjson.JSONDecodeError:
+            return value.decode(errors="replace")
+    return str(value)
