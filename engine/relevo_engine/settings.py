@@ -29,7 +29,7 @@ FORMAT_VERSION: Final = 1
 ACTIVATION_RETENTION_S: Final = 7 * 24 * 3600
 """How long Kafka keeps an activation."""
 
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}\Z")
 _ADDRESSES: Final = re.compile(r"[^\s,:/@]+:\d{1,5}(,[^\s,:/@]+:\d{1,5})*(/[A-Za-z0-9._/-]*)?\Z")
 _BROKERS: Final = re.compile(r"([A-Za-z_]+://)?(\[[0-9A-Fa-f:]+\]|[^\s,:/@]+):\d{1,5}\Z")
 
@@ -60,11 +60,17 @@ class ClusterWide(BaseModel):
         le=10 * 365 * 24 * 3600,
         description="Seconds for which the key of a finished job is remembered, and gives that job again.",
     )
-    finished_max: int = Field(
-        default=1_000_000,
+    finished_count_max: int = Field(
+        default=200_000,
         ge=1,
         le=100_000_000,
         description="Finished jobs that each partition remembers at most.",
+    )
+    aging_s: int = Field(
+        default=10,
+        ge=1,
+        le=24 * 3600,
+        description="Seconds of waiting that make up for one step of priority, so that nothing starves.",
     )
 
 
@@ -120,7 +126,7 @@ class NodeSettings(ClusterWide, BaseSettings):
         description="Seconds an orderly stop may take; then the process leaves by force.",
     )
     window: int = Field(
-        default=1_000, ge=1, le=1_000_000, description="Activations outstanding per job type and partition."
+        default=2_000, ge=1, le=1_000_000, description="Activations outstanding per job type and partition."
     )
     lease_expiries_max: int = Field(
         default=5,
@@ -129,7 +135,7 @@ class NodeSettings(ClusterWide, BaseSettings):
         description="Leases of a job that may run out; the next makes it an incident.",
     )
     redispatch_after_s: int = Field(
-        default=24 * 3600,
+        default=3600,
         ge=60,
         description="Seconds after which an activation that no worker started is emitted again.",
     )
@@ -167,7 +173,7 @@ class NodeSettings(ClusterWide, BaseSettings):
     @classmethod
     def _is_a_name(cls, value: str) -> str:
         if not _NAME.match(value):
-            raise ValueError("must be 1 to 64 letters, digits, '_' or '-', and begin with a letter or digit")
+            raise ValueError("must be 1 to 100 letters, digits, '_' or '-', and begin with a letter or digit")
         return value
 
     @field_validator("kafka")

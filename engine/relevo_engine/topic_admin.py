@@ -147,12 +147,23 @@ class TopicAdmin:
         missing = [name for name in names if name not in overview.topics]
         if missing and overview.brokers < BROKERS_SAFE and not allow_unsafe:
             raise TopicsError(
-                f"the Kafka cluster at {self.kafka} has {overview.brokers} broker(s), and a record is safe"
-                f" only on {BROKERS_SAFE}. Run so many, or pass --allow-unsafe-topics for a throw-away cluster."
+                f"Kafka at {self.kafka} has {overview.brokers} broker(s), and a record is safe only on"
+                f" {BROKERS_SAFE}. Run so many, or pass --allow-unsafe-topics for a throw-away cluster."
             )
         return self.create(
             [plan(self.cluster, name, partitions, overview.brokers) for name in missing], timeout_s
         )
+
+    def create_type(self, job_type: str, partitions: int) -> None:
+        """Makes the topic of a job type, if it is missing.
+
+        Raises:
+            TopicsError: Kafka refused.
+            UnreachableError: Kafka didn't answer.
+        """
+        with _reach(self.kafka):
+            brokers = len(self._client.list_topics(timeout=TIMEOUT_S).brokers)
+        self.create([plan(self.cluster, activations_topic(self.cluster, job_type), partitions, brokers)])
 
     def check(self, partitions: int, timeout_s: float = TIMEOUT_S) -> list[Finding]:
         """What is wrong with the cluster's topics.
@@ -199,13 +210,14 @@ def require_safe(findings: Iterable[Finding], *, allow_unsafe: bool) -> list[Fin
     """Lets pass what may pass.
 
     Returns:
-        The findings that were accepted only because ``allow_unsafe`` is true: warn of each.
+        The findings that were accepted, because ``allow_unsafe`` is true or because they hold up one job
+        type only: warn of each.
 
     Raises:
         TopicsError: The others, each with what to change.
     """
     findings = list(findings)
-    refused = [each for each in findings if not (allow_unsafe and each.unsafe_only)]
+    refused = [each for each in findings if not (allow_unsafe and each.unsafe_only) and not each.type_only]
     if not refused:
         return findings
     lines = "\n".join(f"  - {each}" for each in refused)

@@ -88,6 +88,11 @@ class Finding:
     remedy: str
     unsafe_only: bool
 
+    @property
+    def type_only(self) -> bool:
+        """Whether it holds up one job type and nothing else."""
+        return ".activations." in self.topic and not self.unsafe_only
+
     def __str__(self) -> str:
         what = f"{self.topic}: {self.setting} is {self.found}, must be {self.wanted}"
         return f"{what}: {self.why}.\n      {self.remedy}"

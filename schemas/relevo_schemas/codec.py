@@ -9,7 +9,7 @@ before `variables`, checks that `variables` ends exactly where the value ends, a
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from operator import attrgetter
 from typing import Any, Final
@@ -27,6 +27,11 @@ MARKER: Final = b"\xc3\x01"
 HEADER_LENGTH: Final = 10
 RECORD_BYTES_MAX: Final = 1_000_000
 """Longest record in bytes: below the 1 MiB that brokers take by default, with room for what an event adds."""
+
+_UNREADABLE: Final = (
+    ValueError, TypeError, IndexError, KeyError, EOFError, OverflowError, MemoryError, StopIteration,
+)  # fmt: skip
+"""What damaged bytes make fastavro raise."""
 
 # fastavro types a datum as any Avro value; ours are records, so dicts.
 _read: Final[Any] = fastavro.schemaless_reader
@@ -76,6 +81,20 @@ def _read_job(stream: io.BytesIO, value: bytes, start: int) -> JobSpec:
     body = value[start:] if start else value
     job: JobSpec = _make_job(*head.values(), body, variables_at - start)
     return job
+
+
+def decode_job(body: bytes) -> JobSpec:
+    """The job whose Avro encoding is ``body``, as it stands in `JobSpec.body`.
+
+    Raises:
+        RecordError: ``body`` isn't a whole job.
+    """
+    try:
+        return _read_job(io.BytesIO(body), body, 0)
+    except _UNREADABLE as error:
+        raise RecordError(
+            RecordFault.DAMAGED, f"damaged JobSpec: {str(error) or type(error).__name__}"
+        ) from error
 
 
 def job_spec(
@@ -147,6 +166,12 @@ class _Kind:
         self.items = _ITEMS.get(cls)
         self.prefix = MARKER + fingerprint(schema)
 
+    def encode_head(self, fields: Sequence[Any]) -> bytes:
+        stream = io.BytesIO(self.prefix)
+        stream.seek(HEADER_LENGTH)
+        _encode_into(stream, self.head, dict(zip(self.names, fields, strict=True)), self.name)
+        return stream.getvalue()
+
     def encode(self, record: Record) -> bytes:
         datum = dict(zip(self.names, self.values(record), strict=True))
         if self.items is not None:
@@ -208,6 +233,20 @@ class Codec:
             )
         return value
 
+    def encode_carrying(self, cls: type[Record], fields: Sequence[Any], body: bytes) -> bytes:
+        """The value of a record of ``cls``, which carries a job: its own ``fields``, then the job's bytes.
+
+        Raises:
+            RecordError: As `encode`.
+        """
+        kind = self._by_class[cls]
+        value = kind.encode_head(fields) + body
+        if len(value) > RECORD_BYTES_MAX:
+            raise RecordError(
+                RecordFault.OVERSIZED, f"{kind.name} has {len(value)} bytes, {RECORD_BYTES_MAX} are allowed"
+            )
+        return value
+
     def decode(self, value: bytes | None) -> Record:
         """The record in a Kafka value.
 
@@ -226,16 +265,7 @@ class Codec:
             return record
         except RecordError:
             raise
-        except (
-            ValueError,
-            TypeError,
-            IndexError,
-            KeyError,
-            EOFError,
-            OverflowError,
-            MemoryError,
-            StopIteration,
-        ) as error:
+        except _UNREADABLE as error:
             name = kind.name if kind is not None else "record of an earlier version"
             raise RecordError(
                 RecordFault.DAMAGED, f"damaged {name}: {str(error) or type(error).__name__}"

@@ -13,15 +13,16 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import NewTopic
+from confluent_kafka.cimpl import NewTopic
 from kazoo.client import KazooClient
 
 from relevo_engine.local import brokers as local_brokers
 from relevo_engine.local import home as local_home
 from relevo_engine.local.brokers import LocalBrokers
 from relevo_engine.local.errors import FolderInUseError, LocalError, ServerError
-from relevo_engine.local.kafka import admin
+from relevo_engine.local.kafka import admin, client_settings
 from relevo_engine.local.ports import LOOPBACK, free_ports
+from relevo_engine.local.processes import is_running
 from relevo_engine.local.zookeeper import ask, serves
 from tests.support.brokers import Brokers
 from tests.support.fixtures import StartBrokers
@@ -31,7 +32,7 @@ STARTER = """
 import signal, sys
 from relevo_engine.local.brokers import LocalBrokers
 with LocalBrokers(int(sys.argv[1]), 1) as brokers:
-    print(*[pid for server in brokers.servers for pid in (server.pid, server.keeper_pid)], brokers.home, flush=True)
+    print(*[pid for one in brokers.servers for pid in (one.pid, one.keeper_pid)], brokers.home, flush=True)
     try:
         signal.pause()
     except KeyboardInterrupt:
@@ -40,20 +41,9 @@ print("stopped", flush=True)
 """
 
 
-def alive(pid: int) -> bool:
-    """Whether the process runs; one that has ended and waits to be collected does not."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
-
-
 def read_all(bootstrap: str, topic: str) -> list[bytes]:
     """The values in partition 0 of the topic, as of now."""
-    consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "reader", "isolation.level": "read_committed"}
-    )
+    consumer = Consumer({**client_settings(bootstrap), "group.id": "reader"})
     try:
         partition = TopicPartition(topic, 0, 0)
         _, end = consumer.get_watermark_offsets(partition, timeout=20)
@@ -130,38 +120,38 @@ def test_stop_leaves_neither_processes_nor_files() -> None:
             [pid for server in brokers.servers for pid in (server.pid, server.keeper_pid)],
         )
         assert home.is_dir()
-        assert all(alive(pid) for pid in pids)
+        assert all(is_running(pid) for pid in pids)
         brokers.check()
-    assert not any(alive(pid) for pid in pids)
+    assert not any(is_running(pid) for pid in pids)
     assert not home.exists()
     brokers.stop()
 
 
 def test_servers_end_with_a_starter_that_was_killed() -> None:
-    """A starter killed with kill -9 cleans nothing up; brokers that live on would hold ports and memory for ever.
+    """A starter killed with kill -9 cleans nothing up; its brokers would hold ports and memory for ever.
 
-    One of them is frozen at that moment, as in the middle of a drill: it can't answer a polite request to end.
+    One of them is frozen at that moment, as in the middle of a drill: it can't obey a polite request to end.
     """
     with starter(brokers=1) as (process, pids, home):
-        assert all(alive(pid) for pid in pids)
+        assert all(is_running(pid) for pid in pids)
         os.kill(pids[2], signal.SIGSTOP)
         process.kill()
         process.wait()
-        wait_until(lambda: not any(alive(pid) for pid in pids), "all servers and keepers are gone")
+        wait_until(lambda: not any(is_running(pid) for pid in pids), "all servers and keepers are gone")
     assert home.exists()
     with LocalBrokers(brokers=0):
         assert not home.exists(), "the next start removes the folder that nobody uses any more"
 
 
 def test_ctrl_c_reaches_the_starter_only() -> None:
-    """Ctrl-C goes to all processes of the terminal; brokers that die at once take the orderly shutdown away."""
+    """Ctrl-C goes to every process of the terminal; brokers that die of it spoil the orderly shutdown."""
     with starter(brokers=0) as (process, pids, _home):
         os.killpg(process.pid, signal.SIGINT)
         assert process.stdout is not None
         assert process.stdout.readline() == "True\n"
         assert process.stdout.readline() == "stopped\n"
         assert process.wait(30) == 0
-        assert not any(alive(pid) for pid in pids)
+        assert not any(is_running(pid) for pid in pids)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ties a process to the life of its parent")
@@ -169,7 +159,7 @@ def test_a_server_ends_with_its_keeper() -> None:
     """The keeper itself can be killed, by the kernel when memory is short, say."""
     with starter(brokers=0) as (_process, (server, keeper), _home):
         os.kill(keeper, signal.SIGKILL)
-        wait_until(lambda: not alive(server), "the server is gone")
+        wait_until(lambda: not is_running(server), "the server is gone")
 
 
 def test_a_killed_server_comes_back_with_its_port_and_data(own_brokers: StartBrokers) -> None:
@@ -182,7 +172,7 @@ def test_a_killed_server_comes_back_with_its_port_and_data(own_brokers: StartBro
         client.create("/kept", b"before")
     for server, old_pid in zip((kafka, zoo), old_pids, strict=True):
         server.kill()
-        assert not alive(old_pid)
+        assert not is_running(old_pid)
         assert not server.running
         with pytest.raises(ServerError, match=server.name):
             own.check()
@@ -206,7 +196,6 @@ def test_a_frozen_server_is_there_and_silent() -> None:
         wait_until(lambda: serves(server.port), "the thawed server answers")
         server.freeze()
         server.stop()
-        assert not server.running
         with pytest.raises(LocalError, match="zookeeper-1 is not running"):
             server.freeze()
 
@@ -235,7 +224,7 @@ def test_a_folder_has_one_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_failed_start_shows_the_log_and_leaves_nothing(tmp_path: Path) -> None:
-    """ "It did not start" without the server's own words sends the reader searching for a file."""
+    """An error without the server's own words sends the reader searching for a log file."""
     data = tmp_path / "zookeeper-1" / "data"
     data.mkdir(parents=True)
     (data / "version-2").write_text("not a folder")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 
-class InvariantBroken(Exception):
+class InvariantBroken(Exception):  # noqa: N818 - says what it is
     """The state machine was given an event that can't follow, or has contradicted itself.
 
-    While leading it is a bug: the term must end, and nothing of it may be committed. In replay it means that the log
-    is damaged. It is never swallowed.
+    While leading it is a bug: the term must end, and nothing of it may be committed. In replay it means that
+    the log is damaged. It is never swallowed.
     """
 
 

@@ -43,8 +43,8 @@ Finished = tuple[JobState, int, str, int]
 class Job:
     """One open job. Written by `relevo_engine.core.appliers` only.
 
-    A partition may hold a million of these, so what is rarely needed (backoff, lease, headers) is read from ``body``
-    when it is.
+    A partition may hold a million of these, so what is rarely needed (backoff, lease, headers) is read from
+    ``body`` when it is.
 
     Attributes:
         key: Identity.
@@ -61,8 +61,8 @@ class Job:
         due_at: SCHEDULED: when it becomes ready; otherwise 0.
         expires_at: When it expires; 0: never.
         entry: READY: its place in the ready queue; otherwise None.
-        slot: ACTIVE: partition of the activation topic it went to. READY after a lease expiry: the slot to avoid.
-            Otherwise -1.
+        slot: ACTIVE: partition of the activation topic it went to. READY after a lease expiry: the slot to
+            avoid. Otherwise -1.
         worker: ACTIVE and started: who runs it; otherwise empty.
         cause: INCIDENT: why; otherwise empty.
         error: The last failure's text; empty before the first.
@@ -92,7 +92,7 @@ class Job:
     def __init__(
         self,
         key: str,
-        type: str,  # noqa: A002 - the field's name in the contract
+        type: str,
         body: bytes,
         priority: int,
         retries: int,

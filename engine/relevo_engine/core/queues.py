@@ -22,8 +22,9 @@ class Queued(Protocol):
 def rank_of(ready_at: int, priority: int, aging_ms: int) -> int:
     """The order in which ready jobs are handed out, lowest first.
 
-    A job of priority p counts as if it had become ready p times ``aging_ms`` earlier. That is aging without ever
-    moving anything: a rank stays fixed while every later job's rank grows with the clock, so nothing starves.
+    A job of priority p counts as if it had become ready p times ``aging_ms`` earlier. That is aging without
+    ever moving anything: a rank stays fixed while every later job's rank grows with the clock, so nothing
+    starves.
     """
     return ready_at - priority * aging_ms
 
@@ -31,10 +32,10 @@ def rank_of(ready_at: int, priority: int, aging_ms: int) -> int:
 class ReadyQueue:
     """A priority queue with lazy deletion.
 
-    An entry is alive while its job still points at this very tuple; to take a job out, clear ``job.entry`` and call
-    `drop`. Entries that arrive in order (the usual case: equal priorities, rising time) go to the end of a plain run
-    at no cost of ordering, the others to a heap. Both ends are kept free of dead entries, and both are rebuilt when
-    more than half of all is dead.
+    An entry is alive while its job still points at this very tuple; to take a job out, clear ``job.entry``
+    and call `drop`. Entries that arrive in order (the usual case: equal priorities, rising time) go to the
+    end of a plain run at no cost of ordering, the others to a heap. Both ends are kept free of dead entries,
+    and both are rebuilt when more than half of all is dead.
     """
 
     __slots__ = ("_heap", "_jobs", "_live", "_run")
@@ -85,7 +86,9 @@ class ReadyQueue:
 
     def oldest_first(self) -> Iterator[str]:
         """All keys in order; costs a sort."""
-        alive = [entry for entries in (self._run, self._heap) for entry in entries if not self._is_dead(entry)]
+        alive = [
+            entry for entries in (self._run, self._heap) for entry in entries if not self._is_dead(entry)
+        ]
         return (entry[2] for entry in sorted(alive))
 
     def _is_dead(self, entry: ReadyEntry) -> bool:

@@ -14,20 +14,21 @@ DAY_MS = 86_400_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedRules:
-    """What must be equal on every node of a cluster: applying an event depends on it, so nodes that differ here
-    would make different states of the same log.
+    """What must be equal on every node of a cluster.
+
+    Applying an event depends on it: nodes that differ here would make different states of the same log.
     """
 
     partitions: int
     """Number of partitions (N). A job's partition is murmur2(key) mod N."""
     finished_window_ms: int = DAY_MS
-    """How long a finished key is remembered at least, by the time of events. Creating it again within that time is
-    answered with what is there."""
+    """How long a finished key is remembered, by the time of events, unless there are too many. Creating
+    it again within that time is answered with what is there."""
     finished_count_max: int = 200_000
-    """How many finished keys a partition remembers at most; beyond it the oldest are forgotten before their time."""
+    """How many finished keys a partition remembers at most; the oldest are forgotten first."""
     aging_ms: int = 10 * SECOND_MS
-    """How long a ready job waits to make up for one step of priority. It bounds how long anything can be overtaken:
-    200 steps are 33 minutes."""
+    """How long a ready job waits to make up for one step of priority. It bounds how long anything can be
+    overtaken: 200 steps are 33 minutes."""
 
     def __post_init__(self) -> None:
         for name in ("partitions", "finished_window_ms", "finished_count_max", "aging_ms"):
@@ -37,19 +38,20 @@ class SharedRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules(SharedRules):
-    """All rules of one partition. What isn't shared may differ per node: only decisions depend on it, and those are
-    on the log.
+    """All rules of one partition.
+
+    What isn't shared may differ per node: only decisions depend on it, and those are on the log.
     """
 
     partition: int
     """The partition these rules are for, from 0."""
 
     window: int = 2_000
-    """Activations per type and partition that may be outstanding; the rest waits in the engine, ordered by priority."""
+    """Activations per type and partition that may be outstanding; the rest waits in the engine."""
     lease_expiries_max: int = 5
     """So many expired leases make a job an incident: it may be what kills its workers."""
     redispatch_after_ms: int = HOUR_MS
-    """An activation that nobody started for so long is emitted again. Below the retention of the activation topics."""
+    """An activation that nobody starts for so long is emitted again. Below the topics' retention."""
 
     priority_min: int = -100
     """Lowest priority."""

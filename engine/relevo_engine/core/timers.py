@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from relevo_engine.core.job import Job, JobState
+from relevo_engine.core.job import Job
 
 SLACK: Final = 32
 """Dead entries that are always tolerated."""
@@ -20,8 +20,8 @@ TimerEntry = tuple[int, int, str]
 class Timers:
     """When scheduled jobs become due and open jobs expire. Follows from the jobs alone.
 
-    A heap with lazy deletion: an entry is alive while its job still says so. The head is always alive; the whole is
-    rebuilt when more than half is dead.
+    A heap with lazy deletion: an entry is alive while its job still says so. The head is always alive; the
+    whole is rebuilt when more than half is dead.
     """
 
     __slots__ = ("_heap", "_jobs", "_live")
@@ -65,14 +65,14 @@ class Timers:
             return True
         if kind == EXPIRY:
             return job.expires_at != at
-        return job.state is not JobState.SCHEDULED or job.due_at != at
+        return job.due_at != at
 
 
 class Leases:
-    """When started attempts run out of time without a sign of life: a leader's own memory, never part of the state.
+    """When started attempts run out of time: a leader's own memory, never part of the state.
 
-    Extending moves only the entry in a dict; the heap follows when the old time is reached. So a million extensions
-    leave the heap as small as it was.
+    Extending moves only the entry in a dict; the heap follows when the old time is reached. So a million
+    extensions leave the heap as small as it was.
     """
 
     __slots__ = ("_heap", "_until")

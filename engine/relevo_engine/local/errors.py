@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from relevo_engine.errors import EngineError
 
-class LocalError(Exception):
-    """A local server could not be installed, started or reached. The message is meant for the user."""
+
+class LocalError(EngineError):
+    """A local server could not be installed, started or reached."""
 
 
 class InstallError(LocalError):

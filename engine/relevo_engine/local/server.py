@@ -17,13 +17,16 @@ from pathlib import Path
 
 from relevo_engine.local import keeper
 from relevo_engine.local.errors import LocalError, ServerError, StartCancelledError
+from relevo_engine.local.processes import is_frozen
 
 READY_TIMEOUT_S = 90.0
 _GRACE_S = 15.0
 _KEEPER_TIMEOUT_S = 20.0
+_FREEZE_TIMEOUT_S = 10.0
 _POLL_S = 0.05
 _TAIL_LINES = 25
-_TAIL_BYTES = 16_384
+_LOG_BYTES_MAX = 262_144
+_STACK_FRAME = re.compile(r"\s+(at |\.\.\. \d+ (more|common frames))")
 _PORT_TAKEN = re.compile(r"Address already in use|BindException|Failed to bind")
 
 
@@ -207,12 +210,17 @@ class Server:
         self._forget()
 
     def freeze(self) -> None:
-        """Stops it in its tracks (SIGSTOP): its sockets stay open, it answers nothing.
+        """Stops it in its tracks (SIGSTOP): its sockets stay open, it answers nothing from now on.
 
         Raises:
-            LocalError: It isn't running.
+            LocalError: It isn't running, or could not be stopped.
         """
         self._signal_running(signal.SIGSTOP)
+        deadline = time.monotonic() + _FREEZE_TIMEOUT_S
+        while not is_frozen(self.pid):
+            if time.monotonic() > deadline:
+                raise LocalError(f"{self.name} still runs {_FREEZE_TIMEOUT_S:g} s after SIGSTOP")
+            time.sleep(0.001)
 
     def thaw(self) -> None:
         """Lets a frozen server go on (SIGCONT).
@@ -232,15 +240,18 @@ class Server:
         self.start(timeout_s=timeout_s)
 
     def log_tail(self) -> str:
-        """The last lines that it wrote since its latest start."""
+        """The last lines that it wrote since its latest start, without the frames of stack traces."""
+        return "\n".join(self._log_lines()[-_TAIL_LINES:])
+
+    def _log_lines(self) -> list[str]:
         try:
             with open(self.log_path, "rb") as log:
                 size = log.seek(0, os.SEEK_END)
-                log.seek(max(self._log_start, size - _TAIL_BYTES))
+                log.seek(max(self._log_start, size - _LOG_BYTES_MAX))
                 lines = log.read().decode(errors="replace").splitlines()
         except OSError:
-            return ""
-        return "\n".join(lines[-_TAIL_LINES:])
+            return []
+        return [line for line in lines if not _STACK_FRAME.match(line)]
 
     def check(self) -> None:
         """Does nothing while the server runs.
@@ -270,8 +281,8 @@ class Server:
         return line.replace("exit", "exit code") if line else "its keeper gone"
 
     def _error(self, reason: str) -> ServerError:
-        tail = self.log_tail()
-        return ServerError(self.name, reason, self.log_path, tail, port_taken=bool(_PORT_TAKEN.search(tail)))
+        port_taken = any(_PORT_TAKEN.search(line) for line in self._log_lines())
+        return ServerError(self.name, reason, self.log_path, self.log_tail(), port_taken=port_taken)
 
     def _signal_running(self, number: signal.Signals) -> None:
         if not self.running:

@@ -55,27 +55,19 @@ class LazyGroup(click.Group):
             return None
         try:
             module = importlib.import_module(entry.module)
+            # One whose flags come from the engine's settings is made when it is needed.
+            make = getattr(module, "make_command", None)
+            command: click.Command = make() if make is not None else module.command
         except ImportError as error:
-            raise _missing(cmd_name, entry, error) from error
-        command: click.Command = module.command
+            if error.name == entry.module:
+                raise click.ClickException(f"`relevo {cmd_name}` is not part of this installation") from error
+            raise
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Lists the commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
-
-
-def _missing(name: str, entry: _Entry, error: ImportError) -> click.ClickException:
-    package = (error.name or "").split(".")[0]
-    extra = "engine" if package in _ENGINE_PACKAGES else _OTHER_EXTRAS.get(package)
-    if extra is not None:
-        return click.ClickException(
-            f"`relevo {name}` needs {package}, which isn't installed: pip install 'relevo[{extra}]'"
-        )
-    if error.name == entry.module:
-        return click.ClickException(f"`relevo {name}` is not part of this installation")
-    raise error
 
 
 def _version() -> str:
@@ -149,20 +141,27 @@ def _report(error: Exception, *, debug: bool) -> int:
     """Tells the user what went wrong, and says with which code to end."""
     if debug:
         traceback.print_exc()
-    for_users = _is_for_users(error)
     text = scrub(str(error) or type(error).__name__)
-    if for_users:
-        click.echo(f"Error: {text}", err=True)
-    else:
-        click.echo(f"Error: {type(error).__name__}: {text}", err=True)
-        if not debug:
-            click.echo("This is not meant to happen. `relevo --debug …` shows where it came from.", err=True)
+    if isinstance(error, ImportError):
+        text = _missing(error) or text
+    click.echo(f"Error: {text}", err=True)
+    if not debug and not _is_for_users(error):
+        click.echo(f"({type(error).__name__}; `relevo --debug …` shows where it came from)", err=True)
     return int(getattr(error, "exit_code", 1))
 
 
 def _is_for_users(error: Exception) -> bool:
     """Whether the message of ``error`` was written for users: ours are, and those of the system calls."""
-    return type(error).__module__.startswith("relevo") or isinstance(error, OSError)
+    return type(error).__module__.startswith("relevo") or isinstance(error, (OSError, ImportError))
+
+
+def _missing(error: ImportError) -> str | None:
+    """What to install, where it is a part of ours that is missing."""
+    package = (error.name or "").split(".")[0]
+    extra = "engine" if package in _ENGINE_PACKAGES else _OTHER_EXTRAS.get(package)
+    if extra is None:
+        return None
+    return f"this command needs {package}, which isn't installed: pip install 'relevo[{extra}]'"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,65 @@
+"""What time alone leads to: jobs fall due or expire, attempts fall silent or are never taken up."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from relevo_engine.core.timers import EXPIRY
+from relevo_engine.core.turn import Turn
+from relevo_schemas import events as ev
+from relevo_schemas.records import Event
+
+LEASE: Final = "LEASE"
+UNCLAIMED: Final = "UNCLAIMED"
+LEASES_EXHAUSTED: Final = "LEASES_EXHAUSTED"
+NEVER: Final = 1 << 62
+
+
+def next_at(turn: Turn) -> int:
+    """When the next of all timers falls due; `NEVER` where there is none."""
+    timer = turn.state.timers.head()
+    lease = turn.leases.head()
+    return min(
+        timer[0] if timer is not None else NEVER,
+        lease[0] if lease is not None else NEVER,
+        _unclaimed_at(turn),
+    )
+
+
+def overdue(turn: Turn) -> list[Event]:
+    """The events of whatever fell due first and is due at ``turn.at``; none where nothing is.
+
+    Oldest first over all kinds, so that a backlog of one kind doesn't hold up another.
+    """
+    due_at = next_at(turn)
+    if due_at > turn.at:
+        return []
+    lease = turn.leases.head()
+    if lease is not None and lease[0] == due_at:
+        return _lease_expired(turn, lease[1])
+    timer = turn.state.timers.head()
+    if timer is not None and timer[0] == due_at:
+        _, kind, key = timer
+        return [ev.JobExpired(*turn.head(), key) if kind == EXPIRY else ev.JobDue(*turn.head(), key)]
+    return [_unclaimed(turn, next(iter(turn.state.unclaimed)))]
+
+
+def _unclaimed_at(turn: Turn) -> int:
+    for activated_at in turn.state.unclaimed.values():
+        return activated_at + turn.rules.redispatch_after_ms
+    return NEVER
+
+
+def _lease_expired(turn: Turn, key: str) -> list[Event]:
+    job = turn.state.jobs[key]
+    expiries = job.lease_expiries + 1
+    events: list[Event] = [ev.JobTimedOut(*turn.head(), key, job.attempt, LEASE, expiries)]
+    if expiries >= turn.rules.lease_expiries_max:
+        message = f"{expiries} attempts fell silent, the last one at worker {job.worker}"
+        events.append(ev.JobIncident(*turn.head(1), key, job.attempt, LEASES_EXHAUSTED, message))
+    return events
+
+
+def _unclaimed(turn: Turn, key: str) -> Event:
+    job = turn.state.jobs[key]
+    return ev.JobTimedOut(*turn.head(), key, job.attempt, UNCLAIMED, job.lease_expiries)

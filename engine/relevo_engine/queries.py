@@ -1,0 +1,72 @@
+"""Questions to a partition's machine, answered in values that have a JSON form. They change nothing."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any, Final
+
+import orjson
+
+from relevo_engine.core.job import JobState
+from relevo_engine.machine import PartitionMachine
+
+LIMIT_MAX: Final = 1_000
+"""Most jobs that one answer lists."""
+_VARIABLES_SHOWN_MAX: Final = 200_000
+
+
+def find_job(machine: PartitionMachine, key: str) -> dict[str, Any] | None:
+    """The job with this key with all that is known of it, or None where there is none or it is forgotten."""
+    view = machine.view(key)
+    if view is None:
+        return None
+    variables = view.pop("variables", None)
+    return {**_compact(view), **(_variables(variables) if variables is not None else {})}
+
+
+def list_jobs(
+    machine: PartitionMachine, *, where: JobState | None, job_type: str | None, limit: int
+) -> list[dict[str, Any]]:
+    """Open jobs in the order of their creation, without variables; None: of any state or type."""
+    return [_compact(each) for each in machine.list_jobs(where, job_type, limit)]
+
+
+def describe(machine: PartitionMachine) -> dict[str, Any]:
+    """The partition in numbers: epoch, position, and how many jobs are in each state."""
+    summary = machine.summary()
+    types = {name: _without_zeros(counts) for name, counts in sorted(summary["counts"].items())}
+    totals: dict[str, int] = {}
+    for counts in types.values():
+        for state, count in counts.items():
+            totals[state] = totals.get(state, 0) + count
+    return {
+        "epoch": summary["epoch"],
+        "position": summary["position"],
+        "last_seq": summary["last_seq"],
+        "last_at": summary["last_at"],
+        "jobs": totals,
+        "types": types,
+    }
+
+
+def merge_lists(parts: list[list[dict[str, Any]]], limit: int) -> list[dict[str, Any]]:
+    """Several partitions' lists as one, in the order of creation."""
+    return sorted(chain.from_iterable(parts), key=lambda job: int(job["created_at"]))[:limit]
+
+
+def _compact(view: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in view.items() if value is not None}
+
+
+def _without_zeros(counts: dict[str, int]) -> dict[str, int]:
+    return {name: count for name, count in counts.items() if count}
+
+
+def _variables(data: bytes) -> dict[str, Any]:
+    """As JSON where they are, which the engine never made sure of; as text otherwise."""
+    if len(data) > _VARIABLES_SHOWN_MAX:
+        return {"variables_bytes": len(data)}
+    try:
+        return {"variables": orjson.loads(data)}
+    except orjson.JSONDecodeError:
+        return {"variables_text": data.decode(errors="replace")}

@@ -1,0 +1,197 @@
+"""Who may try to lead a partition, in which order, and how a claim is made, checked and given back.
+
+The claim is one ephemeral znode per partition, created atomically. Its data carries a token of the claim, so that a
+node finds its own znode again although the reply to the creation was lost, and tells it from those of its earlier terms.
+Nothing of kazoo's lock and election recipes is used: they wait where they can't be interrupted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from relevo_partitions.errors import ZooKeeperUnavailable
+from relevo_partitions.ports import Verdict
+from relevo_partitions.statemachine import Term
+from relevo_partitions.zookeeper import Znode, ZooKeeper
+
+FIELDS: Final = ("node", "incarnation", "term_token")
+
+
+def ranking(partition: int, candidates: Iterable[str]) -> list[str]:
+    """Candidates in the order in which they may claim ``partition``: rendezvous hashing, so that each node comes first
+    for about as many partitions as any other, and a node that goes moves only its own.
+    """
+
+    def weight(node: str) -> bytes:
+        return hashlib.blake2b(f"{partition}\0{node}".encode(), digest_size=8).digest()
+
+    return sorted(candidates, key=lambda node: (weight(node), node))
+
+
+def rank(partition: int, node: str, candidates: Iterable[str]) -> int:
+    """Place of ``node`` in the `ranking`; behind all candidates where it isn't one."""
+    order = ranking(partition, candidates)
+    return order.index(node) if node in order else len(order)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderRecord:
+    """The leader znode of a partition as it was read."""
+
+    node: str
+    incarnation: str
+    token: str
+    czxid: int
+    session: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What ZooKeeper shows of one partition."""
+
+    leader: LeaderRecord | None
+    candidates: tuple[str, ...]
+
+
+class Claim:
+    """A leader znode of our own; see `relevo_partitions.ports.Seat`."""
+
+    def __init__(self, zookeeper: ZooKeeper, path: str, record: LeaderRecord) -> None:
+        self.record = record
+        self._zookeeper = zookeeper
+        self._path = path
+
+    def verify(self) -> Verdict:
+        """Whether the znode stands, by a read that isn't stale, within the session that created it."""
+        try:
+            self._zookeeper.sync(self._path)
+            found = self._zookeeper.get(self._path)
+        except ZooKeeperUnavailable:
+            return Verdict.UNKNOWN
+        same = found is not None and found.czxid == self.record.czxid
+        return Verdict.OURS if same and self._zookeeper.session == self.record.session else Verdict.LOST
+
+    def is_shown_by(self, sight: Sight) -> bool:
+        """Whether ``sight`` holds this very znode."""
+        return sight.leader is not None and sight.leader.czxid == self.record.czxid
+
+
+class Election:
+    """The znodes of all partitions of a cluster, as one node uses them.
+
+    Every method raises `ZooKeeperUnavailable` where ZooKeeper doesn't answer: what was asked for may or may not have
+    been done, and the next `look` shows it.
+
+    Args:
+        zookeeper: Connected.
+        root: Path of the cluster.
+        who: This node.
+    """
+
+    def __init__(self, zookeeper: ZooKeeper, root: str, who: Term) -> None:
+        self._zookeeper = zookeeper
+        self._root = root
+        self._who = who
+
+    def leader_path(self, partition: int) -> str:
+        """Where the claim to ``partition`` stands."""
+        return f"{self._root}/partitions/{partition}/leader"
+
+    def candidates_path(self, partition: int) -> str:
+        """What the candidates for ``partition`` stand below."""
+        return f"{self._root}/partitions/{partition}/candidates"
+
+    def partition_of(self, path: str) -> int | None:
+        """The partition that a watched ``path`` belongs to."""
+        prefix = f"{self._root}/partitions/"
+        number = path.removeprefix(prefix).split("/")[0] if path.startswith(prefix) else ""
+        return int(number) if number.isdecimal() else None
+
+    def prepare(self, partition: int) -> None:
+        """Create what the znodes stand below."""
+        self._zookeeper.ensure(self.candidates_path(partition))
+
+    def look(self, partition: int) -> Sight:
+        """Read leader and candidates, and watch both."""
+        leader = self._zookeeper.watch(self.leader_path(partition))
+        names = self._zookeeper.children(self.candidates_path(partition))
+        if names is None:
+            self.prepare(partition)
+            names = []
+        return Sight(None if leader is None else read_record(leader), tuple(sorted(names)))
+
+    def enroll(self, partition: int) -> None:
+        """Become a candidate; a candidate znode of an earlier session or incarnation of this node is replaced."""
+        path = f"{self.candidates_path(partition)}/{self._who.node}"
+        data = self._who.incarnation.encode()
+        if self._zookeeper.create(path, data, ephemeral=True) is not None:
+            return
+        found = self._zookeeper.get(path)
+        if found is not None and (found.session != self._zookeeper.session or found.data != data):
+            # The node id is registered to us, so whoever made this is gone, and its session soon will be.
+            self._zookeeper.delete(path, found.version)
+            self._zookeeper.create(path, data, ephemeral=True)
+
+    def withdraw(self, partition: int) -> None:
+        """Be no candidate any more."""
+        path = f"{self.candidates_path(partition)}/{self._who.node}"
+        found = self._zookeeper.get(path)
+        if found is not None and found.session == self._zookeeper.session:
+            self._zookeeper.delete(path, found.version)
+
+    def claim(self, partition: int, token: str) -> Claim | None:
+        """Create the leader znode; None where somebody else has one.
+
+        A znode that exists and carries ``token`` is ours: it was created, and the reply got lost.
+        """
+        path = self.leader_path(partition)
+        data = json.dumps(
+            {"node": self._who.node, "incarnation": self._who.incarnation, "term_token": token}
+        ).encode()
+        try:
+            made = self._zookeeper.create(path, data, ephemeral=True)
+        except KeyError:
+            self.prepare(partition)
+            made = self._zookeeper.create(path, data, ephemeral=True)
+        found = made or self._zookeeper.get(path)
+        record = None if found is None else read_record(found)
+        if record is None or record.token != token or record.session != self._zookeeper.session:
+            return None
+        return Claim(self._zookeeper, path, record)
+
+    def adopt(self, partition: int, record: LeaderRecord) -> Claim:
+        """The claim behind a znode of our own."""
+        return Claim(self._zookeeper, self.leader_path(partition), record)
+
+    def remove(self, partition: int, record: LeaderRecord) -> bool:
+        """Delete a leader znode of our own session, if it still is the one in ``record``."""
+        path = self.leader_path(partition)
+        found = self._zookeeper.get(path)
+        if found is None or found.czxid != record.czxid or found.session != self._zookeeper.session:
+            return False
+        return self._zookeeper.delete(path, found.version)
+
+    def is_own(self, record: LeaderRecord) -> bool:
+        """Whether this process made the znode, in whichever session."""
+        return record.node == self._who.node and record.incarnation == self._who.incarnation
+
+
+def new_token() -> str:
+    """Tells one attempt to claim from every other."""
+    return uuid.uuid4().hex
+
+
+def read_record(znode: Znode) -> LeaderRecord:
+    """Decode a leader znode; one that isn't ours to read counts as a stranger's."""
+    try:
+        fields = json.loads(znode.data)
+        node, incarnation, token = (str(fields[name]) for name in FIELDS)
+    except (ValueError, KeyError, TypeError):
+        node, incarnation, token = "", "", ""
+    return LeaderRecord(node, incarnation, token, znode.czxid, znode.session, znode.version)

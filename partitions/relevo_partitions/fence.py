@@ -1,0 +1,153 @@
+"""Shuts every earlier leader of a partition out of its log, without librdkafka's fixed half second.
+
+While the old leader's open transaction is being aborted the coordinator answers CONCURRENT_TRANSACTIONS, and librdkafka
+then waits 500 ms, whatever its settings say. So the first call gets a short time-out: it only starts the abort, and its
+producer is thrown away. A following one, already connected, gets through. A dropped producer never tries again; if one
+of its requests arrived late all the same, it would fence the rightful leader, who repeats the fence: safe, only slow.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from relevo_partitions.errors import KafkaUnavailable
+from relevo_partitions.fork import ForkGuard
+from relevo_partitions.kafka import Connection, Faults, drop_in_background
+from relevo_partitions.writer import producer_settings
+
+FIRST_TRY_S: Final = 0.03
+GROWTH: Final = 1.5
+TRY_MAX_S: Final = 5.0
+LIMIT_S: Final = 20.0
+"""Longest whole fence; then somebody else may have better luck."""
+WARM_STANDBY: Final = 2
+"""Producers that a first standby keeps ready (0.6 MB and 5 threads each)."""
+WARM_TAKEOVER: Final = 4
+"""Producers that are made ready once a takeover has begun."""
+CONNECT_TIMEOUT_S: Final = 5.0
+
+Armed = tuple[Producer, Faults]
+
+
+class ProducerPool:
+    """Producers of one transactional id that are connected and have not called `init_transactions` yet.
+
+    Args:
+        connection: Where Kafka is.
+        transactional_id: Of the partition.
+        topic: Asked for to connect.
+    """
+
+    def __init__(self, connection: Connection, transactional_id: str, topic: str) -> None:
+        self.connection = connection
+        self._transactional_id = transactional_id
+        self._topic = topic
+        self._lock = threading.Lock()
+        self._ready: deque[Armed] = deque()
+        self._wanted = 0
+        self._filler: threading.Thread | None = None
+        self._arrived = threading.Event()
+        self._fork = ForkGuard("a pool of producers")
+
+    def keep(self, count: int) -> None:
+        """Hold ``count`` producers ready from now on; they are made in the background. 0 lets go of all."""
+        self._fork.check()
+        with self._lock:
+            self._wanted = count
+            spare = [self._ready.pop() for _ in range(len(self._ready) - count)]
+            self._fill()
+        for producer, _ in spare:
+            drop_in_background(producer)
+
+    def tend(self) -> None:
+        """Serve the callbacks of waiting producers, so that their log lines don't pile up. Call now and then."""
+        with self._lock:
+            for producer, _ in self._ready:
+                producer.poll(0)
+
+    def take(self, timeout_s: float) -> Armed:
+        """A connected producer.
+
+        Raises:
+            KafkaUnavailable: None could be connected in time.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            with self._lock:
+                if self._ready:
+                    return self._ready.popleft()
+                self._arrived.clear()
+            if not self._arrived.wait(max(0.0, deadline - time.monotonic())):
+                return self._make(CONNECT_TIMEOUT_S)  # says in words why the background didn't manage
+
+    def _fill(self) -> None:
+        """Start the filler where one is needed. The lock is held."""
+        if len(self._ready) < self._wanted and self._filler is None:
+            self._filler = threading.Thread(target=self._run, name="relevo-warm", daemon=True)
+            self._filler.start()
+
+    def _run(self) -> None:
+        while True:
+            armed: Armed | None = None
+            try:
+                armed = self._make(CONNECT_TIMEOUT_S)
+            except KafkaUnavailable:
+                pass  # whoever takes one finds out, and tells
+            with self._lock:
+                wanted = armed is not None and len(self._ready) < self._wanted
+                if wanted and armed is not None:
+                    self._ready.append(armed)
+                    self._arrived.set()
+                if not wanted or len(self._ready) >= self._wanted:
+                    self._filler = None
+                    break
+        if armed is not None and not wanted:
+            drop_in_background(armed[0])
+
+    def _make(self, timeout_s: float) -> Armed:
+        faults = Faults()
+        try:
+            producer = Producer(producer_settings(self.connection, faults, self._transactional_id))
+            producer.list_topics(self._topic, timeout=timeout_s)
+        except KafkaException as error:
+            raise KafkaUnavailable(self.connection.describe(error.args[0], faults)) from None
+        return producer, faults
+
+
+def fence(pool: ProducerPool, cancelled: Callable[[], bool], *, throw_away: bool = True) -> Armed:
+    """Initialise a producer: whoever was initialised before can't commit any more.
+
+    Args:
+        pool: Gives the producers.
+        cancelled: Asked between tries.
+        throw_away: False makes one plain call, to compare.
+
+    Raises:
+        KafkaUnavailable: It didn't work within `LIMIT_S`, Kafka refuses, or ``cancelled`` said so.
+    """
+    deadline = time.monotonic() + LIMIT_S
+    pool.keep(WARM_TAKEOVER)
+    try_s = FIRST_TRY_S if throw_away else LIMIT_S
+    while True:
+        producer, faults = pool.take(CONNECT_TIMEOUT_S)
+        try:
+            producer.init_transactions(try_s)
+        except KafkaException as exception:
+            error: KafkaError = exception.args[0]
+        else:
+            pool.keep(0)
+            return producer, faults
+        drop_in_background(producer)
+        del producer
+        late = time.monotonic() > deadline
+        if cancelled() or late or error.fatal() or not error.retriable():
+            pool.keep(0)
+            words = pool.connection.describe(error, faults)
+            raise KafkaUnavailable(f"the partition's producer couldn't be initialised: {words}")
+        try_s = min(try_s * GROWTH, TRY_MAX_S)

@@ -1,0 +1,163 @@
+"""How this package talks to librdkafka: its settings, its log lines, and its errors in words."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from relevo_partitions.errors import KafkaUnavailable
+
+log: Final = logging.getLogger(__name__)
+
+Options = Mapping[str, str | int | float | bool]
+
+FIXED: Final = frozenset(
+    {
+        "acks", "auto.offset.reset", "bootstrap.servers", "delivery.report.only.error", "enable.auto.commit",
+        "enable.auto.offset.store", "enable.idempotence", "enable.partition.eof", "group.id", "isolation.level",
+        "log.queue", "log_level", "max.in.flight.requests.per.connection", "message.timeout.ms",
+        "delivery.timeout.ms", "partitioner", "request.required.acks", "transaction.timeout.ms", "transactional.id",
+    }
+)  # fmt: skip
+"""Settings that the guarantees rest on; a user's options may not hold them."""
+
+_SECRET: Final = re.compile(r"password|secret|jaas|token|\.pem$|oauthbearer\.config|sasl\.username")
+_LEVELS: Final = {0: logging.CRITICAL, 1: logging.CRITICAL, 2: logging.CRITICAL, 3: logging.ERROR, 4: logging.WARNING}
+_UNREACHABLE: Final = frozenset(
+    {
+        KafkaError._TRANSPORT,  # noqa: SLF001,RUF100 - the client's public names of its local errors
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+    }
+)
+FENCED: Final = frozenset(
+    {
+        KafkaError._FENCED,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.INVALID_PRODUCER_ID_MAPPING,
+        KafkaError.PRODUCER_FENCED,
+    }
+)
+"""Codes by which Kafka says that another producer with our transactional id came after us."""
+
+
+class Connection:
+    """Where Kafka is and how to get in: makes the settings of every client.
+
+    Args:
+        bootstrap: ``host:port[,host:port…]``.
+        options: More librdkafka settings (``security.protocol``, ``sasl.*``, ``ssl.*``, timeouts…).
+
+    Raises:
+        ValueError: ``options`` holds a setting that the guarantees rest on.
+    """
+
+    def __init__(self, bootstrap: str, options: Options | None = None) -> None:
+        options = dict(options or {})
+        taken = sorted(FIXED & options.keys())
+        if taken:
+            raise ValueError(f"Kafka options may not set {', '.join(taken)}: Relevo's guarantees rest on them")
+        self.bootstrap = bootstrap
+        self._options = options
+        self._secrets = [str(value) for name, value in options.items() if _SECRET.search(name) and str(value)]
+
+    def settings(self, faults: Faults, fixed: Options) -> dict[str, Any]:
+        """Settings of one client: the user's options below ``fixed``, with quiet logs and wrapped callbacks."""
+        return {
+            "allow.auto.create.topics": False,
+            "reconnect.backoff.ms": 50,
+            "reconnect.backoff.max.ms": 1_000,
+            **self._options,
+            "bootstrap.servers": self.bootstrap,
+            **fixed,
+            "log_level": 4,
+            "error_cb": faults.heard,
+            "logger": QuietLog(self.redact),
+        }
+
+    def redact(self, text: str) -> str:
+        """``text`` without the values of secret options."""
+        for secret in self._secrets:
+            text = text.replace(secret, "[redacted]")
+        return text
+
+    def check(self, timeout_s: float) -> None:
+        """Ask Kafka for its brokers.
+
+        Raises:
+            KafkaUnavailable: No broker answered within ``timeout_s``.
+        """
+        faults = Faults()
+        client = AdminClient(self.settings(faults, {}))
+        try:
+            client.list_topics(timeout=timeout_s)
+        except KafkaException as error:
+            raise KafkaUnavailable(self.describe(error.args[0], faults)) from None
+
+    def describe(self, error: KafkaError, faults: Faults) -> str:
+        """``error`` as a person can use it: whether Kafka is away, or refuses."""
+        if error.code() in _UNREACHABLE:
+            last = f" ({self.redact(faults.last)})" if faults.last else ""
+            return f"Kafka isn't reachable at {self.bootstrap}{last}: is it running, and is the address right?"
+        return f"Kafka at {self.bootstrap}: {self.redact(error.str())} ({error.name()})"
+
+
+class Faults:
+    """Remembers what a client's background threads complained about last."""
+
+    def __init__(self) -> None:
+        self.last = ""
+        self.fatal: KafkaError | None = None
+
+    def heard(self, error: KafkaError) -> None:
+        """Librdkafka's error callback; must not raise."""
+        if error.fatal():
+            self.fatal = error
+        if error.code() != KafkaError._ALL_BROKERS_DOWN or not self.last:
+            self.last = _without_prefix(error.str())
+
+
+def _without_prefix(text: str) -> str:
+    """Librdkafka begins with ``host:port/bootstrap: `` and ends with a duration in brackets."""
+    return re.sub(r"\s*\(after \d+ms.*$", "", text)
+
+
+class QuietLog:
+    """Takes librdkafka's log lines: to the standard logging module, one level down, secrets left out.
+
+    librdkafka reports each failed connection attempt as an error, and it tries again by itself.
+    """
+
+    def __init__(self, redact: Callable[[str], str]) -> None:
+        self._redact = redact
+
+    def log(self, level: int, text: str, *args: object) -> None:
+        """Called by librdkafka's binding within `poll` and the like; must not raise."""
+        try:
+            line = self._redact(text % args if args else text)
+        except (TypeError, ValueError):
+            line = text
+        log.log(logging.DEBUG if level >= logging.WARNING - 10 else level, "librdkafka: %s", line)
+
+
+def drop_in_background(client: object, close: Callable[[], object] | None = None) -> None:
+    """Let a client go in a thread of its own: destroying one takes 1 to 30 ms, and now and then much longer."""
+    held: list[object] = [client]
+
+    def let_go() -> None:
+        try:
+            if close is not None:
+                close()
+        except (KafkaException, RuntimeError) as error:
+            log.debug("A Kafka client didn't close cleanly: %s", error)
+        held.clear()
+
+    threading.Thread(target=let_go, name="relevo-drop", daemon=True).start()

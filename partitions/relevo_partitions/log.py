@@ -1,0 +1,181 @@
+"""Reads one Kafka partition in order, and stops where a record is missing; it never jumps."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from relevo_partitions.errors import KafkaUnavailable
+from relevo_partitions.fork import ForkGuard
+from relevo_partitions.kafka import Connection, Faults, drop_in_background
+from relevo_partitions.statemachine import Incoming, LogDamaged
+
+ASK_TIMEOUT_S: Final = 5.0
+
+_GONE: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
+_NO_TOPIC: Final = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.UNKNOWN_TOPIC_ID,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+    }
+)
+_REFUSED: Final = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError._AUTHENTICATION,
+    }
+)
+
+
+class PartitionReader:
+    """A consumer of one partition, assigned by hand: no group decides what it reads. Used by one thread.
+
+    Args:
+        connection: Where Kafka is.
+        topic: Name of the topic.
+        partition: Number of the partition.
+        group: Only published positions go there; nobody joins it.
+        verify_checksums: Whether librdkafka checks each batch's checksum.
+    """
+
+    def __init__(
+        self, connection: Connection, topic: str, partition: int, group: str, *, verify_checksums: bool = False
+    ) -> None:
+        self._connection = connection
+        self._topic = topic
+        self._partition = partition
+        self._faults = Faults()
+        self._wanted = 0
+        self._fork = ForkGuard("a reader of a partition")
+        self._consumer = Consumer(
+            connection.settings(
+                self._faults,
+                {
+                    "group.id": group,
+                    "isolation.level": "read_committed",
+                    "auto.offset.reset": "error",
+                    "enable.auto.commit": False,
+                    "enable.auto.offset.store": False,
+                    "enable.partition.eof": False,
+                    "check.crcs": verify_checksums,
+                    "fetch.error.backoff.ms": 50,
+                },
+            )
+        )
+        self._closed = False
+
+    def start(self, offset: int) -> None:
+        """Begin at ``offset``; see `relevo_partitions.ports.Reader.start`.
+
+        From 0 on nothing is asked: if record 0 is gone, the first `read` says so. Any other offset is compared with
+        what Kafka holds.
+        """
+        self._fork.check()
+        self._wanted = offset
+        self._consumer.assign([TopicPartition(self._topic, self._partition, offset)])
+        if offset == 0:
+            return
+        low, high = self._bounds()
+        if not low <= offset <= high:
+            raise LogDamaged(self._gap(low, high))
+
+    def read(self, wait_s: float, records_max: int) -> list[Incoming]:
+        """The next records; see `relevo_partitions.ports.Reader.read`."""
+        self._fork.check()
+        first = self._consumer.poll(wait_s)  # returns with the first record; consume() would wait for all
+        if first is None:
+            return []
+        messages = [first]
+        if records_max > 1:
+            messages += self._consumer.consume(records_max - 1, 0)
+        records = []
+        for message in messages:
+            error = message.error()
+            if error is not None:
+                self._judge(error)
+                continue
+            offset = message.offset()
+            if offset is None or offset < self._wanted:
+                raise LogDamaged(f"{self._where()}: got offset {offset} where {self._wanted} or later was due")
+            self._wanted = offset + 1
+            records.append(Incoming(offset, _bytes(message.key()), _bytes(message.value())))
+        return records
+
+    def end_offset(self) -> int:
+        """The partition's end as of the last fetch, -1 where unknown."""
+        where = TopicPartition(self._topic, self._partition)
+        return max(-1, self._consumer.get_watermark_offsets(where, cached=True)[1])
+
+    def answers(self) -> str | None:
+        """Ask Kafka; None where it answers."""
+        try:
+            self._bounds()
+        except KafkaUnavailable as problem:
+            return str(problem)
+        return None
+
+    def note_position(self, position: int) -> None:
+        """Commit ``position`` to the group, without waiting: ordinary lag tools look there. Nothing depends on it."""
+        offsets = [TopicPartition(self._topic, self._partition, position)]
+        try:
+            self._consumer.commit(offsets=offsets, asynchronous=True)
+        except KafkaException as error:
+            self._faults.heard(error.args[0])
+
+    def close(self) -> None:
+        """Close the consumer in another thread."""
+        if not self._closed:
+            self._closed = True
+            drop_in_background(self._consumer, self._consumer.close)
+
+    def _bounds(self) -> tuple[int, int]:
+        """First offset and end of the partition, as the broker says now."""
+        where = TopicPartition(self._topic, self._partition)
+        try:
+            bounds = self._consumer.get_watermark_offsets(where, timeout=ASK_TIMEOUT_S)
+        except KafkaException as exception:
+            error = exception.args[0]
+            if error.code() in _NO_TOPIC:
+                raise LogDamaged(self._missing()) from None
+            raise KafkaUnavailable(self._connection.describe(error, self._faults)) from None
+        if bounds is None:
+            raise KafkaUnavailable(f"Kafka at {self._connection.bootstrap} didn't say where {self._where()} ends")
+        return bounds[0], bounds[1]
+
+    def _judge(self, error: KafkaError) -> None:
+        """Raise where librdkafka won't get over ``error`` by itself."""
+        code = error.code()
+        if code in _GONE:
+            raise LogDamaged(self._gap(*self._bounds()))
+        if code in _NO_TOPIC:
+            raise LogDamaged(self._missing())
+        if code in _REFUSED or error.fatal():
+            raise KafkaUnavailable(self._connection.describe(error, self._faults))
+        self._faults.heard(error)
+
+    def _where(self) -> str:
+        return f"{self._topic} [{self._partition}]"
+
+    def _missing(self) -> str:
+        return f"{self._where()} doesn't exist in Kafka at {self._connection.bootstrap}"
+
+    def _gap(self, low: int, high: int) -> str:
+        if self._wanted < low:
+            return (
+                f"{self._where()}: offset {self._wanted} was due, but Kafka holds records from {low} on: "
+                "records before that were deleted"
+            )
+        return (
+            f"{self._where()}: offset {self._wanted} was due, but the partition ends at {high}: "
+            "it was truncated, or deleted and made anew"
+        )
+
+
+def _bytes(value: str | bytes | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
+

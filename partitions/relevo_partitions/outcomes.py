@@ -1,0 +1,40 @@
+"""How a transaction can end. Callers must tell these apart; none of them is an exception."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """All records of the transaction stand in Kafka."""
+
+    records: int
+    seconds: float
+    """From the begin of the transaction to the commit's answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """None of the records counts, and the producer may go on."""
+
+    reason: str
+    topic: str | None
+    """The one topic that couldn't be written where all others could; None where no single topic is to blame."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """Another producer with this transactional id was initialised since. None of the records counts."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unclear:
+    """Whether the records count isn't known; only the log, read behind a new fence, can tell."""
+
+    reason: str
+
+
+Outcome = Committed | Aborted | Fenced | Unclear

@@ -1,0 +1,55 @@
+"""One partition's topics, transactional id and clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from relevo_partitions.fence import ProducerPool, fence
+from relevo_partitions.kafka import Connection
+from relevo_partitions.log import PartitionReader
+from relevo_partitions.writer import TransactionalWriter
+
+
+class KafkaPartition:
+    """What a term needs of Kafka; see `relevo_partitions.ports.PartitionIO`.
+
+    Args:
+        connection: Where Kafka is.
+        cluster: Prefix of the topics.
+        partition: Number of the partition.
+        checkpoint: Passed to the writer.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        cluster: str,
+        partition: int,
+        checkpoint: Callable[[int, str], None] | None = None,
+    ) -> None:
+        self.log_topic = f"{cluster}.log"
+        self.commands_topic = f"{cluster}.commands"
+        self.pool = ProducerPool(connection, f"{cluster}-{partition}", self.log_topic)
+        self._connection = connection
+        self._group = f"{cluster}.engine"
+        self._partition = partition
+        self._checkpoint = checkpoint
+
+    def fence(self, cancelled: Callable[[], bool]) -> TransactionalWriter:
+        """See `relevo_partitions.ports.PartitionIO.fence`."""
+        producer, faults = fence(self.pool, cancelled)
+        return TransactionalWriter(producer, faults, self._connection, self.log_topic, self._point)
+
+    def log(self) -> PartitionReader:
+        """A reader of the log, not started."""
+        return PartitionReader(
+            self._connection, self.log_topic, self._partition, self._group, verify_checksums=True
+        )
+
+    def commands(self) -> PartitionReader:
+        """A reader of the commands, not started."""
+        return PartitionReader(self._connection, self.commands_topic, self._partition, self._group)
+
+    def _point(self, name: str) -> None:
+        if self._checkpoint is not None:
+            self._checkpoint(self._partition, name)

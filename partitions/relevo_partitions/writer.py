@@ -1,0 +1,211 @@
+"""Writes one transaction after the other with a fenced producer, and says exactly how each ended."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from relevo_partitions.fork import ForkGuard
+from relevo_partitions.kafka import FENCED, Connection, Faults, drop_in_background
+from relevo_partitions.outcomes import Aborted, Committed, Fenced, Outcome, Unclear
+from relevo_partitions.statemachine import Write
+
+TRANSACTION_TIMEOUT_S: Final = 10.0
+"""After so long the broker aborts a transaction that wasn't ended, and readers behind it go on."""
+DELIVERY_TIMEOUT_S: Final = 8.0
+"""After so long a record counts as not deliverable. Below the transaction's time-out, so that we abort, not the broker:
+its abort would fence us."""
+COMMIT_TIMEOUT_S: Final = 10.0
+ABORT_TIMEOUT_S: Final = 5.0
+QUEUE_FULL_WAIT_S: Final = 0.05
+
+_Batches = dict[tuple[str, int], list[dict[str, Any]]]
+
+
+def producer_settings(connection: Connection, faults: Faults, transactional_id: str) -> dict[str, Any]:
+    """Settings of a leader's producer."""
+    return connection.settings(
+        faults,
+        {
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": int(TRANSACTION_TIMEOUT_S * 1000),
+            "message.timeout.ms": int(DELIVERY_TIMEOUT_S * 1000),
+            "acks": "all",
+            "enable.idempotence": True,
+            "delivery.report.only.error": True,
+            "linger.ms": 0,
+            # Back to back transactions wait this long for the one before to be finished by the brokers.
+            "retry.backoff.ms": 5,
+            "retry.backoff.max.ms": 100,
+            "compression.type": "lz4",
+            # A missing topic is reported after this, not after half a minute.
+            "topic.metadata.propagation.max.ms": 2_000,
+        },
+    )
+
+
+class TransactionalWriter:
+    """One transaction per `commit`; used by one thread.
+
+    Args:
+        producer: Initialised: its `init_transactions` has succeeded.
+        faults: Hears the producer's background errors.
+        connection: Puts errors into words.
+        log_topic: A topic that can't be written is to blame alone only if this one could be.
+        checkpoint: Called with a name between steps, for tests that stop a leader in the middle.
+    """
+
+    def __init__(
+        self,
+        producer: Producer,
+        faults: Faults,
+        connection: Connection,
+        log_topic: str,
+        checkpoint: Callable[[str], None] | None = None,
+    ) -> None:
+        self._producer: Producer | None = producer
+        self._faults = faults
+        self._connection = connection
+        self._log_topic = log_topic
+        self._checkpoint = checkpoint
+        self._fork = ForkGuard("a transactional writer")
+        self._undelivered: dict[str, KafkaError] = {}
+
+    def commit(self, writes: Sequence[Write]) -> Outcome:
+        """Write all or nothing. See `relevo_partitions.ports.Writer.commit`."""
+        self._fork.check()
+        producer = self._producer
+        if producer is None:
+            return Unclear("the producer was dropped")
+        # One batch per partition: produce_batch() takes a partition for each record too, and ignores it.
+        batches: _Batches = defaultdict(list)
+        for topic, partition, key, value in writes:
+            batches[topic, partition].append({"value": value, "key": key})
+        began = time.monotonic()
+        outcome = self._transact(producer, batches)
+        if outcome is not None:
+            if not isinstance(outcome, Aborted):
+                self.drop()
+            return outcome
+        return Committed(len(writes), time.monotonic() - began)
+
+    def drop(self) -> None:
+        """Let the producer go, in another thread."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            drop_in_background(producer)
+
+    def _transact(self, producer: Producer, batches: _Batches) -> Outcome | None:
+        """None where the transaction committed."""
+        self._undelivered.clear()
+        deadline = time.monotonic() + DELIVERY_TIMEOUT_S
+        try:
+            self._point("begin")
+            producer.begin_transaction()
+            for (topic, partition), records in batches.items():
+                problem = self._produce(producer, topic, partition, records, deadline)
+                if problem is not None:
+                    return self._abort(producer, f"topic {topic}: {problem}", self._alone(topic, batches))
+            # Reports of failed deliveries have been served when this returns; successes are not reported.
+            left = producer.flush(max(0.0, deadline - time.monotonic()) + 1.0)
+        except KafkaException as error:
+            return self._not_committed(producer, error.args[0])
+        if self._undelivered or left:
+            return self._abort(producer, *self._blame(batches, left))
+        try:
+            self._point("commit")
+            producer.commit_transaction(COMMIT_TIMEOUT_S)
+        except KafkaException as error:
+            return self._commit_failed(producer, error.args[0], batches)
+        if self._undelivered:
+            # The client said yes to a transaction that lacks records: only the log can be believed.
+            return Unclear(f"committed although records were not delivered: {self._blame(batches, 0)[0]}")
+        self._point("committed")
+        return None
+
+    def _produce(
+        self, producer: Producer, topic: str, partition: int, records: list[dict[str, Any]], deadline: float
+    ) -> str | None:
+        """Hand ``records`` to librdkafka in order; what went wrong, or None."""
+        while True:
+            try:
+                producer.produce_batch(topic, records, partition=partition, on_delivery=self._delivered)
+            except BufferError as error:
+                return str(error)
+            taken = next((index for index, record in enumerate(records) if "_error" in record), len(records))
+            if taken == len(records):
+                return None
+            records = records[taken:]
+            problem = records[0]["_error"]
+            if not isinstance(problem, KafkaError) or problem.code() != KafkaError._QUEUE_FULL:
+                return self._words(problem)
+            if not all("_error" in record for record in records):
+                return "the client's queue took records out of order"
+            if time.monotonic() > deadline:
+                return f"the client's queue stayed full for {DELIVERY_TIMEOUT_S:g} s"
+            for record in records:
+                del record["_error"]
+            producer.flush(QUEUE_FULL_WAIT_S)
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        """Delivery report of a failed record; must not raise."""
+        if error is not None:
+            self._undelivered.setdefault(message.topic() or "", error)
+
+    def _blame(self, batches: _Batches, left: int) -> tuple[str, str | None]:
+        """Why records were not delivered, and the topic that is to blame alone."""
+        if not self._undelivered:
+            return f"{left} records were not acknowledged within {DELIVERY_TIMEOUT_S:g} s", None
+        # Once one record failed, librdkafka purges others of the transaction: that isn't their topic's fault.
+        own = {t: e for t, e in self._undelivered.items() if e.code() not in _PURGED} or self._undelivered
+        topic, error = next(iter(own.items()))
+        return f"topic {topic}: {self._words(error)}", self._alone(topic, batches) if len(own) == 1 else None
+
+    def _alone(self, topic: str, batches: _Batches) -> str | None:
+        """``topic``, where it alone can be to blame: the log was to be written as well, and was not the problem."""
+        return topic if topic != self._log_topic and any(t == self._log_topic for t, _ in batches) else None
+
+    def _commit_failed(self, producer: Producer, error: KafkaError, batches: _Batches) -> Outcome:
+        if error.code() in FENCED:
+            return Fenced(self._words(error))
+        if error.txn_requires_abort():
+            reason, topic = self._blame(batches, 0) if self._undelivered else (self._words(error), None)
+            return self._abort(producer, reason, topic)
+        return Unclear(f"commit: {self._words(error)}")
+
+    def _not_committed(self, producer: Producer, error: KafkaError) -> Outcome:
+        """An error before the commit was asked for: the transaction can't have committed."""
+        if error.code() in FENCED:
+            return Fenced(self._words(error))
+        if error.fatal() or not error.txn_requires_abort():
+            return Unclear(f"transaction: {self._words(error)}")
+        return self._abort(producer, self._words(error), None)
+
+    def _abort(self, producer: Producer, reason: str, topic: str | None) -> Outcome:
+        try:
+            self._point("abort")
+            producer.abort_transaction(ABORT_TIMEOUT_S)
+        except KafkaException as error:
+            problem = error.args[0]
+            if problem.code() in FENCED:
+                return Fenced(self._words(problem))
+            return Unclear(f"{reason}; the abort failed too: {self._words(problem)}")
+        return Aborted(reason, topic)
+
+    def _words(self, error: object) -> str:
+        if isinstance(error, KafkaError):
+            fatal = self._faults.fatal
+            cause = f" after {fatal.str()}" if fatal is not None and fatal.code() != error.code() else ""
+            return self._connection.describe(error, self._faults) + self._connection.redact(cause)
+        return self._connection.redact(str(error))
+
+    def _point(self, name: str) -> None:
+        if self._checkpoint is not None:
+            self._checkpoint(name)
+
+
+_PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})

@@ -1,0 +1,85 @@
+"""Which topics are refused, and what the user is told to change."""
+
+from __future__ import annotations
+
+import pytest
+
+from relevo_engine.topics import TopicFacts, judge, plan
+
+SAFE = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "min.insync.replicas": "2",
+    "unclean.leader.election.enable": "false",
+    "max.message.bytes": "1200000",
+}
+
+
+def facts(name: str, partitions: int = 4, replication: int = 3, **config: str) -> TopicFacts:
+    return TopicFacts(
+        name, partitions, replication, SAFE | {key.replace("_", "."): v for key, v in config.items()}
+    )
+
+
+def judged(*topics: TopicFacts) -> list[tuple[str, str, bool]]:
+    own = {name: facts(name) for name in ("c.commands", "c.log")}
+    found = judge("c", own | {each.name: each for each in topics}, 4, kafka="k:1", brokers=3)
+    return [(each.topic, each.setting, each.unsafe_only) for each in found]
+
+
+def test_topics_as_they_are_made_are_accepted() -> None:
+    for name in ("c.commands", "c.log", "c.activations.mail"):
+        made = plan("c", name, 4, brokers=3)
+        assert judged(TopicFacts(name, made.partitions, made.replication, made.config)) == []
+
+
+def test_on_one_broker_topics_are_made_with_one_copy_and_called_unsafe() -> None:
+    made = plan("c", "c.log", 4, brokers=1)
+    assert (made.replication, made.config["min.insync.replicas"]) == (1, "1")
+    found = judged(TopicFacts(made.name, made.partitions, made.replication, made.config))
+    assert found == [("c.log", "replication", True), ("c.log", "min.insync.replicas", True)]
+
+
+def test_missing_topics_are_told_with_the_command_that_makes_them() -> None:
+    found = judge("c", {}, 4, kafka="k:1", brokers=3)
+    assert [each.topic for each in found] == ["c.commands", "c.log"]
+    assert found[0].remedy == "relevo topics init --cluster c --kafka k:1 --partitions 4"
+
+
+@pytest.mark.parametrize(
+    ("topic", "setting", "unsafe_only"),
+    [
+        (facts("c.log", partitions=3), "partitions", False),
+        (facts("c.commands", partitions=8), "partitions", False),
+        (facts("c.log", cleanup_policy="compact"), "cleanup.policy", False),
+        (facts("c.log", cleanup_policy="compact,delete"), "cleanup.policy", False),
+        (facts("c.log", max_message_bytes="1000"), "max.message.bytes", False),
+        (facts("c.log", replication=2), "replication", True),
+        (facts("c.log", min_insync_replicas="1"), "min.insync.replicas", True),
+        (facts("c.log", min_insync_replicas="4"), "min.insync.replicas", False),
+        (facts("c.log", unclean_leader_election_enable="true"), "unclean.leader.election.enable", True),
+        (facts("c.log", retention_ms="604800000"), "retention.ms", True),
+        (facts("c.commands", retention_bytes="1000"), "retention.bytes", True),
+        (facts("c.activations.mail", retention_ms="1000"), "retention.ms", True),
+        (facts("c.activations.mail", partitions=6), "partitions", False),
+    ],
+)
+def test_each_wrong_setting_is_found(topic: TopicFacts, setting: str, unsafe_only: bool) -> None:
+    assert judged(topic) == [(topic.name, setting, unsafe_only)]
+
+
+def test_a_multiple_of_partitions_and_a_longer_retention_are_fine_for_activations() -> None:
+    assert judged(facts("c.activations.mail", partitions=8, retention_ms="-1")) == []
+    assert judged(facts("c.activations.mail", partitions=4, retention_ms="999999999")) == []
+
+
+def test_a_finding_says_what_to_run() -> None:
+    own = {name: facts(name) for name in ("c.commands", "c.log")}
+    own["c.log"] = facts("c.log", retention_ms="5")
+    (found,) = judge("c", own, 4, kafka="k:1", brokers=3)
+    assert str(found) == (
+        "c.log: retention.ms is 5, must be -1 (for ever): Kafka would delete records that are still needed.\n"
+        "      kafka-configs.sh --bootstrap-server k:1 --alter --entity-type topics --entity-name c.log"
+        " --add-config retention.ms=-1"
+    )

@@ -1,0 +1,362 @@
+"""The one thread that owns the consumer of a job type: reads, commits, and hands partitions over."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from relevo.kafka_options import guarded, options_for_consumer
+from relevo.offsets import Entry, OffsetTracker, Ownership
+from relevo.stats import WorkerStats
+
+_log: Final = logging.getLogger("relevo.worker")
+
+POLL_S: Final = 0.1
+BATCH_MAX: Final = 500
+COMMIT_EVERY_S: Final = 0.25
+_FULL_WAIT_S: Final = 0.5
+_TOPIC_WAIT_S: Final = 0.5
+_CALL_S: Final = 5.0
+
+Arrivals = list[tuple[Entry, bytes]]
+
+
+class ActivationConsumer:
+    """Reads one activation topic as a member of its group.
+
+    Polling never stops for long: where the worker has no room, the thread waits a moment for it, and if there is none
+    the partitions are paused and polled in that state. Everything that touches the consumer runs in this one thread.
+
+    Args:
+        bootstrap: ``host:port``, several separated by commas.
+        options: The user's librdkafka options.
+        topic: The activation topic.
+        group: The consumer group.
+        tracker: Keeps what may be committed.
+        deliver: Takes what was read; called in this thread, must not block.
+        buffer: How many activations may be unfinished at once.
+        drain_s: How long started work may finish when its partition is revoked, in seconds.
+        commit_first: Commit before delivering (at most once).
+        stats: Counters.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        options: Mapping[str, Any],
+        *,
+        topic: str,
+        group: str,
+        tracker: OffsetTracker,
+        deliver: Callable[[Arrivals], None],
+        buffer: int,
+        drain_s: float,
+        stats: WorkerStats,
+        commit_first: bool = False,
+        name: str = "worker",
+    ) -> None:
+        self._topic = topic
+        self._tracker = tracker
+        self._deliver = deliver
+        self._buffer = buffer
+        self._drain_s = drain_s
+        self._commit_first = commit_first
+        self._stats = stats
+        self._config = options_for_consumer(
+            bootstrap,
+            options,
+            {"group.id": group, "auto.offset.reset": "earliest", "on_commit": guarded(self._on_commit)},
+            partition_assignment_strategy="cooperative-sticky",
+            session_timeout_ms=6_000,
+            # A topic that is made, or gets partitions, while we run.
+            topic_metadata_refresh_interval_ms=5_000,
+        )
+        self._consumer: Any = None
+        self._stop = threading.Event()
+        self._paused = False
+        self._check_holes = False
+        self._next_commit = 0.0
+        #: Set once the topic is there and the group was asked for partitions.
+        self.subscribed = threading.Event()
+        self.thread = threading.Thread(target=self._run, name=f"relevo-consumer-{name}", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self.thread.start()
+
+    def stop(self) -> None:
+        """Ask the thread to drain, commit, leave the group and end."""
+        self._stop.set()
+
+    def abandon(self) -> None:
+        """Ask the thread to end at once: what runs is not waited for."""
+        self._drain_s = 0.0
+        self._stop.set()
+
+    # -- the thread --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._consumer = Consumer(self._config)
+            try:
+                self._await_topic()
+                self._consumer.subscribe(
+                    [self._topic],
+                    on_assign=guarded(self._on_assign),
+                    on_revoke=guarded(self._on_revoke),
+                    on_lost=guarded(self._on_lost),
+                )
+                self.subscribed.set()
+                while not self._stop.is_set():
+                    self._turn()
+                self._leave()
+            finally:
+                self._consumer.close()
+        except Exception:
+            _log.exception("the consumer of %s ended", self._topic)
+
+    def _await_topic(self) -> None:
+        """A type's topic is made with its first job: before that there is nothing to subscribe to."""
+        told = False
+        while not self._stop.is_set():
+            try:
+                found = self._consumer.list_topics(self._topic, timeout=_CALL_S).topics.get(self._topic)
+                problem = None if found is not None and found.error is None else f"topic {self._topic} is not there yet"
+            except KafkaException as error:
+                problem = f"Kafka doesn't answer: {error.args[0].str()}"
+            if problem is None:
+                return
+            if not told:
+                _log.warning("waiting: %s", problem)
+                told = True
+            self._stop.wait(_TOPIC_WAIT_S)
+
+    def _turn(self) -> None:
+        room = self._room()
+        timeout = POLL_S if room > 0 else 0.0
+        try:
+            first = self._consumer.poll(timeout)
+            batch = [first] if first is not None else []
+            if first is not None and room > 1:
+                batch += self._consumer.consume(min(room, BATCH_MAX) - 1, 0)
+        except Exception:
+            # Whatever raised may have taken messages with it.
+            _log.exception("reading %s failed", self._topic)
+            self._stats.add("callback_errors")
+            self._check_holes = True
+            batch = []
+        if batch:
+            self._take(batch)
+        now = time.monotonic()
+        if now >= self._next_commit:
+            self._next_commit = now + COMMIT_EVERY_S
+            self._commit_async()
+            self._check_holes = True
+        if self._check_holes:
+            self._check_holes = False
+            self._mend_holes()
+
+    def _room(self) -> int:
+        """How many activations may be read now; pauses and resumes where that changes for longer."""
+        room = self._free()
+        if room <= 0:
+            self._tracker.wait_below(self._buffer, POLL_S if self._paused else _FULL_WAIT_S)
+            room = self._free()
+        if (room <= 0) != self._paused:
+            self._paused = room <= 0
+            self._apply_pause([TopicPartition(owned.topic, owned.partition) for owned in self._tracker.owned()])
+        return room
+
+    def _free(self) -> int:
+        # A job that runs for very long holds back the commit of all behind it: what would be delivered again after a
+        # crash is bounded too.
+        if self._tracker.tracked >= 20 * self._buffer:
+            return 0
+        return self._buffer - self._tracker.unfinished
+
+    def _apply_pause(self, partitions: list[TopicPartition]) -> None:
+        if not partitions:
+            return
+        try:
+            (self._consumer.pause if self._paused else self._consumer.resume)(partitions)
+        except KafkaException as error:
+            _log.debug("pause or resume: %s", error)
+
+    def _take(self, batch: list[Message]) -> None:
+        messages = []
+        for message in batch:
+            error = message.error()
+            if error is None:
+                messages.append(message)
+            elif error.code() != KafkaError._PARTITION_EOF:
+                _log.warning("reading %s: %s", self._topic, error.str())
+        entries = self._tracker.begin([(each.topic(), each.partition(), each.offset()) for each in messages])
+        arrivals: Arrivals = [
+            (entry, message.value() or b"")
+            for entry, message in zip(entries, messages, strict=True)
+            if entry is not None
+        ]
+        if not arrivals or (self._commit_first and not self._commit_before([entry for entry, _ in arrivals])):
+            return
+        self._stats.add("received", len(arrivals))
+        self._deliver(arrivals)
+
+    # -- positions -----------------------------------------------------------------------------------------------------
+
+    def _mend_holes(self) -> None:
+        """Read again what was taken from librdkafka and never reached us.
+
+        Its position moves when it gives a message out, ours when the message is noted: between two polls they agree,
+        unless something was swallowed.
+        """
+        owned = {(each.topic, each.partition): each for each in self._tracker.owned()}
+        if not owned:
+            return
+        try:
+            positions = self._consumer.position([TopicPartition(topic, partition) for topic, partition in owned])
+        except KafkaException as error:
+            _log.debug("position: %s", error)
+            return
+        for found in positions:
+            expected = owned[found.topic, found.partition].next
+            if found.error is not None or found.offset < 0 or expected is None or found.offset <= expected:
+                continue
+            _log.error(
+                "%s [%d]: messages from offset %d were swallowed, reading them again", found.topic, found.partition, expected
+            )
+            self._stats.add("holes")
+            self._seek(found.topic, found.partition, expected)
+
+    def _seek(self, topic: str, partition: int, offset: int) -> None:
+        try:
+            self._consumer.seek(TopicPartition(topic, partition, offset))
+        except KafkaException as error:
+            _log.warning("seek %s [%d] to %d: %s", topic, partition, offset, error)
+            self._check_holes = True
+
+    def _commit_async(self) -> None:
+        offsets = self._to_commit(None)
+        if not offsets:
+            return
+        try:
+            self._consumer.commit(offsets=offsets, asynchronous=True)
+        except KafkaException as error:
+            self._commit_failed(error.args[0])
+
+    def _commit_sync(self, ownerships: list[Ownership]) -> bool:
+        offsets = self._to_commit(ownerships)
+        if not offsets:
+            return True
+        try:
+            taken = self._consumer.commit(offsets=offsets, asynchronous=False)
+        except KafkaException as error:
+            self._commit_failed(error.args[0])
+            return False
+        self._note_committed(taken)
+        return all(each.error is None for each in taken)
+
+    def _to_commit(self, ownerships: list[Ownership] | None) -> list[TopicPartition]:
+        return [
+            TopicPartition(owned.topic, owned.partition, offset)
+            for owned, offset in self._tracker.committable(ownerships)
+        ]
+
+    def _on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        if error is not None:
+            self._commit_failed(error)
+        else:
+            self._note_committed(partitions)
+
+    def _note_committed(self, partitions: list[TopicPartition]) -> None:
+        owned = {(each.topic, each.partition): each for each in self._tracker.owned()}
+        for each in partitions:
+            if each.error is not None:
+                self._commit_failed(each.error)
+            elif each.offset >= 0 and (each.topic, each.partition) in owned:
+                self._tracker.committed(owned[each.topic, each.partition], each.offset)
+                self._stats.add("commits")
+
+    def _commit_failed(self, error: KafkaError) -> None:
+        # Nothing is lost by it: the next commit says the same or more, and so does the next owner's dedup store.
+        if error.code() != KafkaError._NO_OFFSET:
+            self._stats.add("commit_errors")
+            _log.info("commit for %s refused: %s", self._topic, error.str())
+
+    def _commit_before(self, entries: list[Entry]) -> bool:
+        """At most once: what is not committed is not run, but read again."""
+        self._tracker.finish(entries)
+        ownerships = list({entry.ownership: None for entry in entries})
+        if self._commit_sync(ownerships):
+            return True
+        for owned in ownerships:
+            offset = self._tracker.rewind(owned)
+            if offset >= 0:
+                self._seek(owned.topic, owned.partition, offset)
+        return False
+
+    # -- assignment ----------------------------------------------------------------------------------------------------
+
+    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._stats.add("rebalances")
+        starts = self._starts(consumer, partitions)
+        for each in partitions:
+            self._tracker.assign(each.topic, each.partition, starts.get((each.topic, each.partition)))
+        consumer.incremental_assign(
+            [
+                TopicPartition(each.topic, each.partition, starts.get((each.topic, each.partition), each.offset))
+                for each in partitions
+            ]
+        )
+        if self._paused:
+            self._apply_pause(partitions)
+
+    def _starts(self, consumer: Consumer, partitions: list[TopicPartition]) -> dict[tuple[str, int], int]:
+        """Where each partition goes on; left out where Kafka doesn't say in time: librdkafka finds out by itself then."""
+        starts = {}
+        deadline = time.monotonic() + _CALL_S
+        try:
+            for each in consumer.committed(partitions, timeout=_CALL_S):
+                if each.error is not None:
+                    continue
+                if each.offset >= 0:
+                    starts[each.topic, each.partition] = each.offset
+                else:
+                    left = max(0.1, deadline - time.monotonic())
+                    starts[each.topic, each.partition] = consumer.get_watermark_offsets(each, timeout=left)[0]
+        except KafkaException as error:
+            _log.info("positions of %s: %s", self._topic, error)
+        return starts
+
+    def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._stats.add("rebalances")
+        self._hand_over([(each.topic, each.partition) for each in partitions])
+        consumer.incremental_unassign(partitions)
+
+    def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        """Somebody else has them already: a commit could only do damage."""
+        self._stats.add("rebalances")
+        _log.warning("lost %d partitions of %s", len(partitions), self._topic)
+        self._tracker.end([(each.topic, each.partition) for each in partitions])
+        consumer.incremental_unassign(partitions)
+
+    def _hand_over(self, partitions: list[tuple[str, int]]) -> None:
+        """Start nothing more, let what runs finish for a while, commit, and let go. One deadline for all of it."""
+        deadline = time.monotonic() + self._drain_s
+        ownerships = self._tracker.close(partitions)
+        if ownerships and not self._tracker.wait_idle(ownerships, deadline):
+            _log.warning(
+                "%s: jobs still run after %g s of draining; whoever gets them next waits for their claims",
+                self._topic,
+                self._drain_s,
+            )
+        self._commit_sync(ownerships)
+        self._tracker.end(partitions)
+
+    def _leave(self) -> None:
+        """Hand over everything while still a member; `close` then finds nothing left to revoke."""
+        self._hand_over([(owned.topic, owned.partition) for owned in self._tracker.owned()])

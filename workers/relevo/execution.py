@@ -1,0 +1,175 @@
+"""Runs handlers: coroutines on one event loop, plain functions on threads. Neither lets an exception out."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import logging
+import queue
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Protocol, TypeAlias
+
+from relevo.item import Item
+from relevo.job import Job
+from relevo.outcomes import Failed, Outcome, of_exception, of_result
+
+_log: Final = logging.getLogger("relevo.worker")
+
+AsyncHandler: TypeAlias = Callable[[Job], Awaitable[Any]]
+SyncHandler: TypeAlias = Callable[[Job], Any]
+Handler: TypeAlias = AsyncHandler | SyncHandler
+Finished: TypeAlias = Callable[[list[Item]], None]
+
+
+class Runner(Protocol):
+    """Runs jobs of one type. The caller never submits more than its concurrency allows."""
+
+    def submit(self, items: Sequence[Item]) -> None:
+        """Start the handler for each; every one comes back, with its outcome set, in a call of `Finished`."""
+
+    def cancel(self, item: Item) -> None:
+        """Ask a running handler to end, where that can be asked."""
+
+    def close(self) -> None:
+        """Take no more; what runs is left alone."""
+
+
+def is_async(handler: Handler) -> bool:
+    """Whether calling ``handler`` gives a coroutine."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
+
+
+class LoopThread:
+    """An event loop in a thread of its own, shared by all coroutine handlers of an app."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="relevo-handlers", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Cancel what still runs, and end the thread."""
+        if not self._thread.is_alive():
+            return
+        try:
+            asyncio.run_coroutine_threadsafe(self._cancel_all(), self.loop).result(timeout)
+        except TimeoutError:
+            _log.warning("a handler doesn't end when it is cancelled; its thread is left behind")
+            return
+        finally:
+            self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(timeout)
+        if not self._thread.is_alive():
+            self.loop.close()
+
+    async def _cancel_all(self) -> None:
+        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await self.loop.shutdown_asyncgens()
+
+
+class AsyncRunner:
+    """Runs a coroutine handler, one task per job."""
+
+    def __init__(self, thread: LoopThread, handler: AsyncHandler, finished: Finished) -> None:
+        self._loop = thread.loop
+        self._handler = handler
+        self._finished = finished
+        self._ended: list[Item] = []
+        self._closed = False
+        # From 3.12 on a task may run its first step at once: a handler that never waits costs no trip through the loop.
+        self._new_task: Callable[..., asyncio.Task[None]] = (
+            functools.partial(asyncio.Task, loop=self._loop, eager_start=True)
+            if sys.version_info >= (3, 12)
+            else self._loop.create_task
+        )
+
+    def submit(self, items: Sequence[Item]) -> None:  # noqa: D102 - as in the protocol
+        self._loop.call_soon_threadsafe(self._start, items)
+
+    def _start(self, items: Sequence[Item]) -> None:
+        new_task, execute = self._new_task, self._execute
+        for item in items:
+            item.task = new_task(execute(item))
+
+    async def _execute(self, item: Item) -> None:
+        try:
+            outcome: Outcome = of_result(await self._handler(item.job))
+        except BaseException as error:
+            if self._closed and isinstance(error, asyncio.CancelledError):
+                return  # the worker is gone; whoever gets the job next runs it
+            outcome = _timed_out() if item.timed_out else of_exception(error)
+        item.outcome = outcome
+        self._ended.append(item)
+        if len(self._ended) == 1:
+            self._loop.call_soon(self._report)
+
+    def _report(self) -> None:
+        """One report for all that ended in this turn of the loop."""
+        ended, self._ended = self._ended, []
+        self._finished(ended)
+
+    def cancel(self, item: Item) -> None:  # noqa: D102
+        task = item.task
+        if task is not None:
+            self._loop.call_soon_threadsafe(task.cancel)
+
+    def close(self) -> None:  # noqa: D102
+        self._closed = True
+
+
+class ThreadRunner:
+    """Runs a plain handler on threads, as many as are needed and at most ``concurrency``."""
+
+    def __init__(self, handler: SyncHandler, concurrency: int, finished: Finished, name: str) -> None:
+        self._handler = handler
+        self._concurrency = concurrency
+        self._finished = finished
+        self._name = name
+        self._queue: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+
+    def submit(self, items: Sequence[Item]) -> None:  # noqa: D102 - as in the protocol
+        for _ in range(min(len(items), self._concurrency - len(self._threads))):
+            # Daemons: a handler that hangs must not keep the process from ending.
+            thread = threading.Thread(
+                target=self._run, name=f"relevo-{self._name}-{len(self._threads) + 1}", daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+        for item in items:
+            self._queue.put(item)
+
+    def _run(self) -> None:
+        while True:
+            item = self._queue.get()
+            if item is None:
+                return
+            try:
+                outcome = of_result(self._handler(item.job))
+            except BaseException as error:
+                outcome = of_exception(error)
+            item.outcome = outcome
+            self._finished([item])
+
+    def cancel(self, item: Item) -> None:
+        """A thread can't be interrupted: the handler sees `Job.lost`."""
+
+    def close(self) -> None:  # noqa: D102
+        for _ in self._threads:
+            self._queue.put(None)
+
+
+def _timed_out() -> Outcome:
+    return Failed("the handler ran longer than its type's timeout allows, and was cancelled")

@@ -1,0 +1,170 @@
+"""What a handler is given, and how it may end besides returning."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from relevo.errors import VariablesError
+
+if TYPE_CHECKING:
+    from relevo_schemas.delivery import Activation
+
+_UNREAD: Any = object()
+
+
+class JobError(Exception):
+    """Raise it to end the job with a business error: it becomes ERRORED and is not tried again.
+
+    Args:
+        code: For programs to branch on.
+        message: For people to read.
+    """
+
+    def __init__(self, code: str, message: str = "") -> None:
+        super().__init__(code, message)
+        self.code = code
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}" if self.message else self.code
+
+
+class Fail(Exception):  # noqa: N818 - it is an order to the worker, like StopIteration
+    """Raise it to fail this attempt on purpose, and say when or whether there is another.
+
+    Args:
+        message: What went wrong, for people to read.
+        retry_in: Pause before the next attempt, in seconds; None: the job's own backoff.
+        retriable: False: no other attempt, the job becomes an incident at once.
+    """
+
+    def __init__(self, message: str = "", *, retry_in: float | None = None, retriable: bool = True) -> None:
+        if retry_in is not None and retry_in < 0:
+            raise ValueError(f"retry_in must not be negative: {retry_in}")
+        super().__init__(message)
+        self.message = message
+        self.retry_in = retry_in
+        self.retriable = retriable
+
+
+class Job:
+    """One attempt of one job.
+
+    Attributes:
+        key: The job's identity.
+        type: Job type.
+        attempt: Number of this hand-over, from 1.
+        partition: The job's partition.
+        retries_left: Failures still answered with another attempt.
+        correlation_id: The creator's own identifier.
+        headers: The creator's headers.
+        priority: Higher runs earlier.
+    """
+
+    __slots__ = ("_activation", "_lost", "_lost_event", "_stored", "_variables", "attempt", "key")
+
+    def __init__(self, activation: Activation) -> None:
+        self._activation = activation
+        self.key: str = activation.job.key
+        self.attempt: int = activation.attempt
+        self._variables = _UNREAD
+        self._stored: bytes | None = None
+        self._lost: str | None = None
+        self._lost_event: threading.Event | None = None
+
+    @property
+    def type(self) -> str:
+        """Job type."""
+        return self._activation.job.type
+
+    @property
+    def partition(self) -> int:
+        """The job's partition."""
+        return self._activation.partition
+
+    @property
+    def retries_left(self) -> int:
+        """Failures still answered with another attempt."""
+        return self._activation.retries
+
+    @property
+    def priority(self) -> int:
+        """Higher runs earlier."""
+        return self._activation.job.priority
+
+    @property
+    def correlation_id(self) -> str | None:
+        """The creator's own identifier."""
+        return self._activation.job.correlation_id
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The creator's headers."""
+        return self._activation.job.headers
+
+    @property
+    def variables(self) -> Any:
+        """The job's input, parsed at first use.
+
+        Raises:
+            VariablesError: It isn't JSON, or is nested too deep. Let it pass: the job becomes an incident.
+        """
+        if self._variables is _UNREAD:
+            raw = self._activation.job.variables
+            try:
+                self._variables = orjson.loads(raw) if raw else None
+            except orjson.JSONDecodeError as error:
+                raise VariablesError(f"the variables of job {self.key!r} can't be read as JSON: {error}") from error
+        return self._variables
+
+    @property
+    def variables_json(self) -> bytes:
+        """The job's input as its creator sent it."""
+        return self._activation.job.variables
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for all attempts of this job: give it to whoever performs the effect, to be told repeats from news."""
+        return f"workflow-{self.key}"
+
+    @property
+    def lost(self) -> bool:
+        """Whether this attempt has lost its lease or claim: another one may run, so start no further effect."""
+        return self._lost is not None
+
+    @property
+    def lost_reason(self) -> str | None:
+        """Why it is lost, for people to read."""
+        return self._lost
+
+    def wait_lost(self, timeout: float | None = None) -> bool:
+        """Wait, in a plain handler, until the attempt is lost; False: it isn't after ``timeout`` seconds."""
+        if self._lost_event is None:
+            self._lost_event = threading.Event()
+        if self._lost is not None:
+            return True
+        return self._lost_event.wait(timeout)
+
+    @property
+    def has_cached_result(self) -> bool:
+        """Whether the dedup store holds a result of an earlier attempt."""
+        return self._stored is not None
+
+    @property
+    def result_cached(self) -> Any:
+        """What an earlier attempt returned, as the dedup store holds it; None where it holds none."""
+        return orjson.loads(self._stored) if self._stored else None
+
+    def _mark_lost(self, reason: str) -> None:
+        """Called by the worker, from any thread."""
+        if self._lost is None:
+            self._lost = reason
+            if self._lost_event is not None:
+                self._lost_event.set()
+
+    def __repr__(self) -> str:
+        return f"Job(key={self.key!r}, type={self.type!r}, attempt={self.attempt})"

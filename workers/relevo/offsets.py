@@ -1,0 +1,225 @@
+"""Which offsets may be committed: the highest below which everything is finished, per ownership of a partition.
+
+Pure bookkeeping, no Kafka. A partition that is lost and regained is another ownership: what was begun in an earlier
+one finishes there, and moves nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+
+class Entry:
+    """One message that was read and is not finished yet."""
+
+    __slots__ = ("finished", "offset", "ownership", "started")
+
+    def __init__(self, ownership: Ownership, offset: int) -> None:
+        self.ownership = ownership
+        self.offset = offset
+        self.started = False
+        self.finished = False
+
+
+class Ownership:
+    """One partition, from its assignment until it is revoked or lost.
+
+    Attributes:
+        topic: The topic.
+        partition: The partition.
+        generation: Rises with every assignment in this process.
+        next: Offset after the last message read; None until the first where the start is not known.
+        committed: What Kafka has as committed, as far as known here.
+        closing: Being revoked: nothing new is started.
+        ended: Revoked or lost: nothing is committed any more.
+    """
+
+    __slots__ = ("_entries", "closing", "committed", "ended", "generation", "next", "partition", "running", "topic")
+
+    def __init__(self, topic: str, partition: int, generation: int, start: int | None) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.generation = generation
+        self.next = start
+        self.committed = start if start is not None else -1
+        self.closing = False
+        self.ended = False
+        self.running = 0
+        self._entries: deque[Entry] = deque()
+
+    @property
+    def tracked(self) -> int:
+        """Messages remembered: unfinished ones, and finished ones behind them."""
+        return len(self._entries)
+
+    @property
+    def committable(self) -> int:
+        """Offset to commit: all messages below it are finished. -1: not known yet."""
+        if self._entries:
+            return self._entries[0].offset
+        return self.next if self.next is not None else -1
+
+    def begin(self, offset: int) -> Entry | None:
+        """Note a message as read; None where it was read in this ownership before.
+
+        Offsets may jump: control records and aborted transactions take offsets that no reader sees.
+        """
+        if self.next is not None and offset < self.next:
+            return None
+        self.next = offset + 1
+        entry = Entry(self, offset)
+        self._entries.append(entry)
+        return entry
+
+    def trim(self) -> None:
+        """Forget the finished messages that stand in front."""
+        entries = self._entries
+        while entries and entries[0].finished:
+            entries.popleft()
+
+    def rewind(self) -> int:
+        """Forget everything beyond the committed offset, as it will be read again; returns that offset."""
+        for entry in self._entries:
+            entry.finished = True
+        self._entries.clear()
+        self.next = self.committed
+        return self.committed
+
+
+class OffsetTracker:
+    """All ownerships of one consumer. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._progress = threading.Condition(self._lock)
+        self._owned: dict[tuple[str, int], Ownership] = {}
+        self._generation = 0
+        self._unfinished = 0
+
+    @property
+    def unfinished(self) -> int:
+        """Messages read and not finished, in all current ownerships."""
+        return self._unfinished
+
+    @property
+    def tracked(self) -> int:
+        """Messages remembered in all current ownerships."""
+        with self._lock:
+            return sum(owned.tracked for owned in self._owned.values())
+
+    def owned(self) -> list[Ownership]:
+        """The current ownerships."""
+        with self._lock:
+            return list(self._owned.values())
+
+    def assign(self, topic: str, partition: int, start: int | None) -> Ownership:
+        """Begin an ownership whose first message has offset ``start`` or a higher one; None: not known."""
+        with self._lock:
+            self._end(topic, partition)
+            self._generation += 1
+            owned = self._owned[topic, partition] = Ownership(topic, partition, self._generation, start)
+            return owned
+
+    def close(self, partitions: Iterable[tuple[str, int]]) -> list[Ownership]:
+        """From now on nothing is started in these partitions; what runs may still finish and be committed."""
+        with self._lock:
+            found = [self._owned[each] for each in partitions if each in self._owned]
+            for owned in found:
+                owned.closing = True
+            return found
+
+    def end(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """End these ownerships: nothing that belongs to them is committed or started any more."""
+        with self._lock:
+            for topic, partition in partitions:
+                self._end(topic, partition)
+            self._progress.notify_all()
+
+    def _end(self, topic: str, partition: int) -> None:
+        owned = self._owned.pop((topic, partition), None)
+        if owned is not None:
+            owned.closing = owned.ended = True
+            self._unfinished -= sum(not entry.finished for entry in owned._entries)
+
+    def begin(self, messages: Iterable[tuple[str, int, int]]) -> list[Entry | None]:
+        """Note messages (topic, partition, offset) as read, each answered in its place.
+
+        None: read before, or of a partition that is not ours.
+        """
+        with self._lock:
+            entries = []
+            for topic, partition, offset in messages:
+                owned = self._owned.get((topic, partition))
+                entries.append(owned.begin(offset) if owned is not None else None)
+            self._unfinished += sum(entry is not None for entry in entries)
+            return entries
+
+    def start(self, entries: Sequence[Entry]) -> list[bool]:
+        """Whether each may be started now: its partition is still ours, and stays so for the moment."""
+        with self._lock:
+            answers = []
+            for entry in entries:
+                owned = entry.ownership
+                allowed = not owned.closing
+                if allowed and not entry.started:
+                    entry.started = True
+                    if not entry.finished:
+                        owned.running += 1
+                answers.append(allowed)
+            return answers
+
+    def finish(self, entries: Iterable[Entry]) -> None:
+        """Nothing more is to be done for these messages. Twice does no harm, nor after the ownership has ended."""
+        with self._lock:
+            touched = set()
+            for entry in entries:
+                if entry.finished:
+                    continue
+                entry.finished = True
+                owned = entry.ownership
+                if entry.started:
+                    owned.running -= 1
+                if not owned.ended:
+                    self._unfinished -= 1
+                    touched.add(owned)
+            for owned in touched:
+                owned.trim()
+            self._progress.notify_all()
+
+    def committable(self, only: Iterable[Ownership] | None = None) -> list[tuple[Ownership, int]]:
+        """What may be committed now, where that is more than what is committed already."""
+        with self._lock:
+            found = []
+            for owned in self._owned.values() if only is None else only:
+                offset = owned.committable
+                if not owned.ended and offset > owned.committed:
+                    found.append((owned, offset))
+            return found
+
+    def committed(self, owned: Ownership, offset: int) -> None:
+        """Kafka has taken ``offset``."""
+        with self._lock:
+            owned.committed = max(owned.committed, offset)
+
+    def rewind(self, owned: Ownership) -> int:
+        """What was read beyond the committed offset will be read again from there; returns that offset."""
+        with self._lock:
+            before = sum(not entry.finished for entry in owned._entries)
+            if not owned.ended:
+                self._unfinished -= before
+            return owned.rewind()
+
+    def wait_below(self, unfinished: int, timeout: float) -> bool:
+        """Wait until fewer than so many messages are unfinished; False: not in ``timeout`` seconds."""
+        with self._lock:
+            return self._progress.wait_for(lambda: self._unfinished < unfinished, timeout)
+
+    def wait_idle(self, ownerships: Sequence[Ownership], deadline: float) -> bool:
+        """Wait until nothing runs in these ownerships; False: still so at the ``deadline`` (monotonic seconds)."""
+        with self._lock:
+            return self._progress.wait_for(
+                lambda: not any(owned.running for owned in ownerships), max(0.0, deadline - time.monotonic())
+            )
