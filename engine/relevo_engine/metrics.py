@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -16,6 +23,8 @@ from relevo_partitions.observer import Observer
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+# The steps of a takeover say little to anybody but a developer.
+_STEPS: Final = frozenset({"FENCING", "VERIFYING", "REPLAYING", "ANNOUNCING"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +37,8 @@ class PartitionGauges:
         epoch: Number of its last term that this node knows of.
         lag: Commands that wait to be decided, where this node leads; else None.
         jobs: Jobs by state and type, where this node leads.
-        oldest_ready_ms: Age of the oldest job that waits for a worker, by type, in milliseconds.
-        overdue_lease_ms: How long the oldest lease has been over without being dealt with, in milliseconds.
+        oldest_ready_ms: How long the next job of a type has waited in the engine, by type, in milliseconds.
+        oldest_offered_ms: Age of the oldest activation that no worker has started, in milliseconds.
     """
 
     partition: int
@@ -38,7 +47,7 @@ class PartitionGauges:
     lag: int | None = None
     jobs: Mapping[tuple[str, str], int] = field(default_factory=dict)
     oldest_ready_ms: Mapping[str, int] = field(default_factory=dict)
-    overdue_lease_ms: int = 0
+    oldest_offered_ms: int = 0
 
 
 class NodeMetrics(Observer):
@@ -49,6 +58,8 @@ class NodeMetrics(Observer):
     """
 
     def __init__(self, roles: Iterable[str]) -> None:
+        # Half of all lines, of no use where every counter starts at 0 with the process.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._log: structlog.stdlib.BoundLogger = logs.get("partitions")
         self._roles = tuple(roles)
@@ -75,16 +86,18 @@ class NodeMetrics(Observer):
             "relevo_transaction_seconds", "Duration of a transaction, from its first record to its commit.",
             label, buckets=_SECONDS, registry=self.registry,
         )  # fmt: skip
+        self._leaderless = Gauge(
+            "relevo_partitions_without_leader", "Partitions that nobody leads, as ZooKeeper showed it last.",
+            registry=self.registry,
+        )  # fmt: skip
         self._faults = Counter(
             "relevo_faults_total", "What went wrong and was dealt with.", ("partition", "kind"),
             registry=self.registry,
         )  # fmt: skip
 
-    def observe(
-        self, gauges: Callable[[], Iterable[PartitionGauges]], leaderless: Callable[[], int | None]
-    ) -> None:
-        """Asks these two at every scrape: this node's partitions, and how many have no leader."""
-        self.registry.register(_Snapshot(gauges, leaderless))
+    def observe(self, gauges: Callable[[], Iterable[PartitionGauges]]) -> None:
+        """Asks for this node's partitions at every scrape."""
+        self.registry.register(_Snapshot(gauges))
 
     def render(self) -> bytes:
         """All of it, in Prometheus' text format."""
@@ -95,7 +108,8 @@ class NodeMetrics(Observer):
         for role in self._roles:
             self._role.labels(partition, role).set(role == after)
         self._changes.labels(partition, after).inc()
-        self._log.info("role changed", partition=partition, before=before, after=after, reason=reason)
+        tell = self._log.debug if after in _STEPS else self._log.info
+        tell("role changed", partition=partition, before=before, after=after, reason=reason)
 
     def takeover_step(self, partition: int, step: str, seconds: float) -> None:
         """Measures it."""
@@ -114,6 +128,12 @@ class NodeMetrics(Observer):
         self._faults.labels("" if partition is None else partition, kind).inc()
         self._log.warning("fault", partition=partition, kind=kind, detail=detail)
 
+    def leaderless(self, partitions: int) -> None:
+        """Shows it, and logs it."""
+        self._leaderless.set(partitions)
+        if partitions:
+            self._log.warning("partitions without leader", count=partitions)
+
     def note(self, event: str, **fields: Any) -> None:
         """Logs it."""
         self._log.info(event, **fields)
@@ -122,11 +142,8 @@ class NodeMetrics(Observer):
 class _Snapshot(Collector):
     """Gauges that are computed when somebody asks."""
 
-    def __init__(
-        self, gauges: Callable[[], Iterable[PartitionGauges]], leaderless: Callable[[], int | None]
-    ) -> None:
+    def __init__(self, gauges: Callable[[], Iterable[PartitionGauges]]) -> None:
         self._gauges = gauges
-        self._leaderless = leaderless
 
     def describe(self) -> list[Metric]:
         """Nothing: registering must not ask anybody."""
@@ -142,11 +159,11 @@ class _Snapshot(Collector):
         )
         jobs = GaugeMetricFamily("relevo_jobs", "Jobs.", labels=("partition", "state", "type"))
         ready = GaugeMetricFamily(
-            "relevo_oldest_ready_seconds", "Age of the oldest job that waits for a worker.",
+            "relevo_oldest_ready_seconds", "How long the next job of the type has waited in the engine.",
             labels=("partition", "type"),
         )  # fmt: skip
-        overdue = GaugeMetricFamily(
-            "relevo_overdue_lease_seconds", "How long the oldest lease is over without being dealt with.",
+        offered = GaugeMetricFamily(
+            "relevo_oldest_offered_seconds", "Age of the oldest activation that no worker has started.",
             labels=("partition",),
         )  # fmt: skip
         for each in self._gauges():
@@ -154,14 +171,9 @@ class _Snapshot(Collector):
             epoch.add_metric((name,), each.epoch)
             if each.lag is not None:
                 lag.add_metric((name,), each.lag)
-                overdue.add_metric((name,), each.overdue_lease_ms / 1000)
+                offered.add_metric((name,), each.oldest_offered_ms / 1000)
             for (state, job_type), count in each.jobs.items():
                 jobs.add_metric((name, state, job_type), count)
             for job_type, age_ms in each.oldest_ready_ms.items():
                 ready.add_metric((name, job_type), age_ms / 1000)
-        yield from (epoch, lag, jobs, ready, overdue)
-        leaderless = self._leaderless()
-        if leaderless is not None:
-            yield GaugeMetricFamily(
-                "relevo_partitions_without_leader", "Partitions that nobody leads.", value=leaderless
-            )
+        yield from (epoch, lag, jobs, ready, offered)

@@ -23,9 +23,6 @@ from pydantic_settings import SettingsError as SourceError
 from relevo_engine.errors import SettingsError
 
 ENVIRONMENT_PREFIX: Final = "RELEVO_"
-FORMAT_VERSION: Final = 1
-"""Version of records and state; nodes of different versions must not share a cluster."""
-
 ACTIVATION_RETENTION_S: Final = 7 * 24 * 3600
 """How long Kafka keeps an activation."""
 
@@ -38,8 +35,10 @@ _READ_ELSEWHERE: Final = frozenset({"RELEVO_CONFIG", "RELEVO_API"})
 # Options that the guarantees rest on, or that have a setting of their own.
 _KAFKA_OPTIONS_OURS: Final = frozenset(
     {
-        "acks", "auto.offset.reset", "bootstrap.servers", "enable.auto.commit", "enable.auto.offset.store",
-        "enable.idempotence", "group.id", "isolation.level", "metadata.broker.list", "request.required.acks",
+        "acks", "auto.offset.reset", "bootstrap.servers", "delivery.report.only.error", "delivery.timeout.ms",
+        "enable.auto.commit", "enable.auto.offset.store", "enable.idempotence", "enable.partition.eof",
+        "group.id", "isolation.level", "log.queue", "log_level", "max.in.flight.requests.per.connection",
+        "message.timeout.ms", "metadata.broker.list", "partitioner", "request.required.acks",
         "transaction.timeout.ms", "transactional.id",
     }
 )  # fmt: skip
@@ -113,6 +112,12 @@ class NodeSettings(ClusterWide, BaseSettings):
         ge=1.0,
         le=60.0,
         description="Seconds of silence until ZooKeeper takes this node for dead.",
+    )
+    settle_s: float = Field(
+        default=1.0,
+        ge=0.0,
+        le=60.0,
+        description="Seconds for which a node that starts leaves free partitions to others that start too.",
     )
     start_timeout_s: float = Field(
         default=0.0,
@@ -211,8 +216,7 @@ class NodeSettings(ClusterWide, BaseSettings):
     @property
     def agreed(self) -> dict[str, int]:
         """What every node of the cluster must agree on, by name."""
-        values = {name: getattr(self, name) for name in ClusterWide.model_fields}
-        return {"format_version": FORMAT_VERSION} | values
+        return {name: getattr(self, name) for name in ClusterWide.model_fields}
 
     @property
     def kafka_options_plain(self) -> dict[str, str]:

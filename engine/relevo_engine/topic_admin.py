@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stubs re-export without saying so
@@ -28,6 +28,7 @@ from relevo_engine.topics import (
     own_topics,
     plan,
 )
+from relevo_partitions.kafka import Connection, Faults
 
 TIMEOUT_S: Final = 10.0
 _SETTINGS: Final = (
@@ -55,21 +56,16 @@ class TopicAdmin:
         kafka: Bootstrap address.
         cluster: Name of the cluster.
         options: More options for the Kafka client.
+
+    Raises:
+        ValueError: An option is one that Relevo sets itself.
     """
 
     def __init__(self, kafka: str, cluster: str, options: Mapping[str, str] | None = None) -> None:
         self.kafka = kafka
         self.cluster = cluster
-        config: dict[str, Any] = {
-            **(options or {}),
-            "bootstrap.servers": kafka,
-            # Its complaints about a broker that is away would reach the terminal; calls report them.
-            "log_level": 0,
-            "error_cb": _ignore,
-            "socket.connection.setup.timeout.ms": 5_000,
-            "reconnect.backoff.max.ms": 2_000,
-        }
-        self._client = AdminClient(config)
+        connection = Connection(kafka, options)
+        self._client = AdminClient(connection.settings(Faults(), {}))
 
     def overview(self, timeout_s: float = TIMEOUT_S) -> Overview:
         """How the cluster's topics are now.
@@ -256,7 +252,3 @@ class _reach:  # noqa: N801 - reads as a statement: with _reach(kafka)
             raise UnreachableError(f"Kafka at {self._kafka} did not answer: {error.args[0].str()}") from error
         if isinstance(error, TimeoutError):
             raise UnreachableError(f"Kafka at {self._kafka} did not answer in time") from error
-
-
-def _ignore(error: KafkaError) -> None:
-    """Connection errors come back from the calls that suffer from them."""

@@ -75,6 +75,7 @@ class TypeDirectory:
         self._blocks: dict[str, _Block] = {}
         self._wanted: set[str] = set()
         self._asked_at = float("-inf")
+        self._trouble: str | None = None
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -139,6 +140,10 @@ class TypeDirectory:
         channels = self._channels
         return {name: each.reason for name, each in channels.items() if each.state is ChannelState.BLOCKED}
 
+    def trouble(self) -> str | None:
+        """Why Kafka could not be asked the last time; None where it could."""
+        return self._trouble
+
     def refresh(self) -> None:
         """One round: asks Kafka, makes what is wanted, gives those set aside another try when it is time.
 
@@ -146,7 +151,12 @@ class TypeDirectory:
             EngineError: Kafka didn't answer.
         """
         self._asked_at = self._clock()
-        slots = self._source.slots()
+        try:
+            slots = self._source.slots()
+        except EngineError as error:
+            self._trouble = str(error)
+            raise
+        self._trouble = None
         with self._lock:
             self._slots = slots
             wanted = sorted(self._wanted - slots.keys())

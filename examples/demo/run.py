@@ -1,8 +1,8 @@
 """The demo: a three-node cluster runs jobs, the leader of most partitions is killed, and nothing is lost.
 
-``make demo`` runs it. It starts real brokers and real node and worker processes, ends one node by kill -9 in the
-middle, and writes what two independent witnesses say (see `report`) to ``build/demo-report.json``. Exit code 0 only
-if every accepted job was completed, a successor took over, and the log is sound.
+``make demo`` runs it. It starts real brokers and real node and worker processes, ends one node by kill -9 in
+the middle, and writes what two independent witnesses say (see `report`) to ``build/demo-report.json``. Exit
+code 0 only if every accepted job was completed, a successor took over, and the log is sound.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who may try to lead a partition, in which order, and how a claim is made, checked and given back.
+"""How a claim to a partition is made, checked and given back.
 
 The claim is one ephemeral znode per partition, created atomically. Its data carries a token of the claim, so that a
 node finds its own znode again although the reply to the creation was lost, and tells it from those of its earlier terms.
@@ -7,10 +7,8 @@ Nothing of kazoo's lock and election recipes is used: they wait where they can't
 
 from __future__ import annotations
 
-import hashlib
 import json
 import uuid
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,23 +18,6 @@ from relevo_partitions.statemachine import Term
 from relevo_partitions.zookeeper import Znode, ZooKeeper
 
 FIELDS: Final = ("node", "incarnation", "term_token")
-
-
-def ranking(partition: int, candidates: Iterable[str]) -> list[str]:
-    """Candidates in the order in which they may claim ``partition``: rendezvous hashing, so that each node comes first
-    for about as many partitions as any other, and a node that goes moves only its own.
-    """
-
-    def weight(node: str) -> bytes:
-        return hashlib.blake2b(f"{partition}\0{node}".encode(), digest_size=8).digest()
-
-    return sorted(candidates, key=lambda node: (weight(node), node))
-
-
-def rank(partition: int, node: str, candidates: Iterable[str]) -> int:
-    """Place of ``node`` in the `ranking`; behind all candidates where it isn't one."""
-    order = ranking(partition, candidates)
-    return order.index(node) if node in order else len(order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +51,7 @@ class Claim:
     def verify(self) -> Verdict:
         """Whether the znode stands, by a read that isn't stale, within the session that created it."""
         try:
-            self._zookeeper.sync(self._path)
-            found = self._zookeeper.get(self._path)
+            found = self._zookeeper.get_fresh(self._path)
         except ZooKeeperUnavailable:
             return Verdict.UNKNOWN
         same = found is not None and found.czxid == self.record.czxid

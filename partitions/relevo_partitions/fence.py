@@ -8,6 +8,7 @@ of its requests arrived late all the same, it would fence the rightful leader, w
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -48,17 +49,20 @@ class ProducerPool:
         self.connection = connection
         self._transactional_id = transactional_id
         self._topic = topic
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._ready: deque[Armed] = deque()
         self._wanted = 0
         self._filler: threading.Thread | None = None
-        self._arrived = threading.Event()
+        self._problem: KafkaUnavailable | None = None
         self._fork = ForkGuard("a pool of producers")
+
+    def __len__(self) -> int:
+        return len(self._ready)
 
     def keep(self, count: int) -> None:
         """Hold ``count`` producers ready from now on; they are made in the background. 0 lets go of all."""
         self._fork.check()
-        with self._lock:
+        with self._changed:
             self._wanted = count
             spare = [self._ready.pop() for _ in range(len(self._ready) - count)]
             self._fill()
@@ -67,9 +71,9 @@ class ProducerPool:
 
     def tend(self) -> None:
         """Serve the callbacks of waiting producers, so that their log lines don't pile up. Call now and then."""
-        with self._lock:
+        with self._changed:
             for producer, _ in self._ready:
-                producer.poll(0)
+                _serve(producer)
 
     def take(self, timeout_s: float) -> Armed:
         """A connected producer.
@@ -77,47 +81,64 @@ class ProducerPool:
         Raises:
             KafkaUnavailable: None could be connected in time.
         """
+        self._fork.check()
         deadline = time.monotonic() + timeout_s
-        while True:
-            with self._lock:
-                if self._ready:
-                    return self._ready.popleft()
-                self._arrived.clear()
-            if not self._arrived.wait(max(0.0, deadline - time.monotonic())):
-                return self._make(CONNECT_TIMEOUT_S)  # says in words why the background didn't manage
+        with self._changed:
+            while not self._ready:
+                self._fill()
+                left = deadline - time.monotonic()
+                if self._problem is not None or left <= 0:
+                    problem, self._problem = self._problem, None
+                    raise problem or KafkaUnavailable(f"no producer could be connected in {timeout_s:g} s")
+                self._changed.wait(left)
+            return self._ready.popleft()
 
     def _fill(self) -> None:
         """Start the filler where one is needed. The lock is held."""
         if len(self._ready) < self._wanted and self._filler is None:
+            self._problem = None
             self._filler = threading.Thread(target=self._run, name="relevo-warm", daemon=True)
             self._filler.start()
 
     def _run(self) -> None:
+        """Make producers until there are enough, or one can't be connected."""
         while True:
             armed: Armed | None = None
+            problem: KafkaUnavailable | None = None
             try:
                 armed = self._make(CONNECT_TIMEOUT_S)
-            except KafkaUnavailable:
-                pass  # whoever takes one finds out, and tells
-            with self._lock:
-                wanted = armed is not None and len(self._ready) < self._wanted
-                if wanted and armed is not None:
+            except KafkaUnavailable as error:
+                problem = error
+            with self._changed:
+                if armed is not None and len(self._ready) < self._wanted:
                     self._ready.append(armed)
-                    self._arrived.set()
-                if not wanted or len(self._ready) >= self._wanted:
+                    armed = None
+                self._problem = problem
+                finished = problem is not None or len(self._ready) >= self._wanted
+                if finished:
                     self._filler = None
-                    break
-        if armed is not None and not wanted:
-            drop_in_background(armed[0])
+                self._changed.notify_all()
+            if armed is not None:
+                drop_in_background(armed[0])
+            if finished:
+                return
 
     def _make(self, timeout_s: float) -> Armed:
         faults = Faults()
+        producer = Producer(producer_settings(self.connection, faults, self._transactional_id))
         try:
-            producer = Producer(producer_settings(self.connection, faults, self._transactional_id))
             producer.list_topics(self._topic, timeout=timeout_s)
         except KafkaException as error:
+            _serve(producer)
+            drop_in_background(producer)
             raise KafkaUnavailable(self.connection.describe(error.args[0], faults)) from None
         return producer, faults
+
+
+def _serve(producer: Producer) -> None:
+    """Let the client's callbacks run: log lines, and what its threads complain about."""
+    with contextlib.suppress(KafkaException):  # a fatal error; whoever uses the producer gets it again
+        producer.poll(0)
 
 
 def fence(pool: ProducerPool, cancelled: Callable[[], bool], *, throw_away: bool = True) -> Armed:
@@ -135,11 +156,12 @@ def fence(pool: ProducerPool, cancelled: Callable[[], bool], *, throw_away: bool
     pool.keep(WARM_TAKEOVER)
     try_s = FIRST_TRY_S if throw_away else LIMIT_S
     while True:
-        producer, faults = pool.take(CONNECT_TIMEOUT_S)
+        producer, faults = pool.take(CONNECT_TIMEOUT_S + 1.0)
         try:
             producer.init_transactions(try_s)
-        except KafkaException as exception:
-            error: KafkaError = exception.args[0]
+        except KafkaException as raised:
+            error: KafkaError = raised.args[0]
+            _serve(producer)
         else:
             pool.keep(0)
             return producer, faults

@@ -110,6 +110,20 @@ class Connection:
         return f"Kafka at {self.bootstrap}: {self.redact(error.str())} ({error.name()})"
 
 
+def cause_of(raised: BaseException) -> KafkaError | None:
+    """The client's error in what a call has raised.
+
+    While a call serves callbacks, the binding raises a fatal error by itself, and calls the next callback with that
+    exception still set: Python makes a `SystemError` of it, which has the true one as its cause.
+    """
+    seen: BaseException | None = raised
+    while seen is not None:
+        if isinstance(seen, KafkaException) and isinstance(seen.args[0], KafkaError):
+            return seen.args[0]
+        seen = seen.__cause__ or seen.__context__
+    return None
+
+
 class Faults:
     """Remembers what a client's background threads complained about last."""
 

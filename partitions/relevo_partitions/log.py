@@ -87,12 +87,13 @@ class PartitionReader:
     def read(self, wait_s: float, records_max: int) -> list[Incoming]:
         """The next records; see `relevo_partitions.ports.Reader.read`."""
         self._fork.check()
-        first = self._consumer.poll(wait_s)  # returns with the first record; consume() would wait for all
-        if first is None:
-            return []
-        messages = [first]
-        if records_max > 1:
-            messages += self._consumer.consume(records_max - 1, 0)
+        try:
+            first = self._consumer.poll(wait_s)  # returns with the first record; consume() would wait for all
+            if first is None:
+                return []
+            messages = [first, *(self._consumer.consume(records_max - 1, 0) if records_max > 1 else ())]
+        except KafkaException as raised:
+            raise KafkaUnavailable(self._connection.describe(raised.args[0], self._faults)) from None
         records = []
         for message in messages:
             error = message.error()

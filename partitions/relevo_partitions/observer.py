@@ -20,5 +20,8 @@ class Observer:
     def fault(self, partition: int | None, kind: str, detail: str) -> None:
         """Something went wrong that the host deals with; ``kind`` is stable (``fenced``, ``commit_unclear``, …)."""
 
+    def leaderless(self, partitions: int) -> None:
+        """So many partitions have no leader, as this node sees it; told whenever the number changes."""
+
     def note(self, event: str, **fields: Any) -> None:
         """Anything else worth a log line."""

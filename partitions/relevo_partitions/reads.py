@@ -16,29 +16,34 @@ Query = Callable[[Any], Any]
 
 
 class PendingRead:
-    """A question and where its answer goes."""
+    """A question and where its answer goes; the first answer counts."""
 
-    __slots__ = ("future", "query")
+    __slots__ = ("_turn", "future", "query")
 
     def __init__(self, query: Query) -> None:
         self.query = query
         self.future: Future[Any] = Future()
+        self._turn = threading.Lock()
 
     def answer(self, machine: StateMachine) -> None:
         """Ask ``machine``; an error of the query is the caller's answer."""
-        if not self.future.set_running_or_notify_cancel():
+        if not self._first():
             return
         try:
             result = self.query(machine)
-        except Exception as error:  # noqa: BLE001,RUF100 - whatever the query raises belongs to the caller
+        except Exception as error:  # whatever the query raises belongs to the caller
             self.future.set_exception(error)
         else:
             self.future.set_result(result)
 
     def fail(self, error: Exception) -> None:
         """Answer with ``error``."""
-        if self.future.set_running_or_notify_cancel():
+        if self._first():
             self.future.set_exception(error)
+
+    def _first(self) -> bool:
+        """Whether nobody has answered yet, and the caller still waits. Never released: one answer is all."""
+        return self._turn.acquire(blocking=False) and self.future.set_running_or_notify_cancel()
 
 
 class ReadQueue:
@@ -48,6 +53,7 @@ class ReadQueue:
         self._limit = limit
         self._lock = threading.Lock()
         self._waiting: deque[PendingRead] = deque()
+        self._taken: list[PendingRead] = []
         self._closed: Exception | None = None
 
     def __len__(self) -> int:
@@ -67,18 +73,19 @@ class ReadQueue:
         return read.future
 
     def take(self) -> list[PendingRead]:
-        """All reads that have arrived by now."""
-        if not self._waiting:
+        """All reads that have arrived by now, for one turn; they count as answered at the next call."""
+        if not self._waiting and not self._taken:
             return []
         with self._lock:
-            taken = list(self._waiting)
+            self._taken = list(self._waiting)
             self._waiting.clear()
-        return taken
+            return self._taken
 
     def put_back(self, reads: list[PendingRead]) -> None:
         """Reads whose commit didn't come about wait for the next one, before the others."""
         with self._lock:
             error = self._closed
+            self._taken = []
             if error is None:
                 self._waiting.extendleft(reversed(reads))
         if error is not None:
@@ -86,10 +93,11 @@ class ReadQueue:
                 read.fail(error)
 
     def close(self, error: Exception) -> None:
-        """Fail what waits and all that comes."""
+        """Fail what waits, what is in a turn that hangs, and all that comes."""
         with self._lock:
             self._closed = error
-            waiting = list(self._waiting)
+            waiting = [*self._taken, *self._waiting]
+            self._taken = []
             self._waiting.clear()
         for read in waiting:
             read.fail(error)

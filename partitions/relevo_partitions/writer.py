@@ -10,7 +10,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from relevo_partitions.fork import ForkGuard
-from relevo_partitions.kafka import FENCED, Connection, Faults, drop_in_background
+from relevo_partitions.kafka import FENCED, Connection, Faults, cause_of, drop_in_background
 from relevo_partitions.outcomes import Aborted, Committed, Fenced, Outcome, Unclear
 from relevo_partitions.statemachine import Write
 
@@ -112,15 +112,17 @@ class TransactionalWriter:
                     return self._abort(producer, f"topic {topic}: {problem}", self._alone(topic, batches))
             # Reports of failed deliveries have been served when this returns; successes are not reported.
             left = producer.flush(max(0.0, deadline - time.monotonic()) + 1.0)
-        except KafkaException as error:
-            return self._not_committed(producer, error.args[0])
+        except (KafkaException, SystemError) as raised:
+            error = cause_of(raised)
+            return self._not_committed(producer, error) if error else Unclear(f"transaction: {raised}")
         if self._undelivered or left:
             return self._abort(producer, *self._blame(batches, left))
         try:
             self._point("commit")
             producer.commit_transaction(COMMIT_TIMEOUT_S)
-        except KafkaException as error:
-            return self._commit_failed(producer, error.args[0], batches)
+        except (KafkaException, SystemError) as raised:
+            error = cause_of(raised)
+            return self._commit_failed(producer, error, batches) if error else Unclear(f"commit: {raised}")
         if self._undelivered:
             # The client said yes to a transaction that lacks records: only the log can be believed.
             return Unclear(f"committed although records were not delivered: {self._blame(batches, 0)[0]}")
@@ -189,11 +191,11 @@ class TransactionalWriter:
         try:
             self._point("abort")
             producer.abort_transaction(ABORT_TIMEOUT_S)
-        except KafkaException as error:
-            problem = error.args[0]
-            if problem.code() in FENCED:
+        except (KafkaException, SystemError) as raised:
+            problem = cause_of(raised)
+            if problem is not None and problem.code() in FENCED:
                 return Fenced(self._words(problem))
-            return Unclear(f"{reason}; the abort failed too: {self._words(problem)}")
+            return Unclear(f"{reason}; the abort failed too: {self._words(problem or raised)}")
         return Aborted(reason, topic)
 
     def _words(self, error: object) -> str:

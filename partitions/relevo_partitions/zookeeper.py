@@ -135,9 +135,16 @@ class ZooKeeper:
             return None
         return list(names)
 
-    def sync(self, path: str) -> None:
-        """Let the server we talk to catch up, so that the next `get` isn't stale."""
-        self._ask(f"sync {path}", lambda: self._client.sync_async(path))
+    def get_fresh(self, path: str) -> Znode | None:
+        """As `get`, after the server we talk to has caught up with the ensemble: never stale."""
+        # A session's requests are answered in order, so the first answer needn't be waited for by itself.
+        synced = self._begin(f"sync {path}", lambda: self._client.sync_async(path))
+        try:
+            data, stat = self._ask(f"get {path}", lambda: self._client.get_async(path))
+        except NoNodeError:
+            data, stat = b"", None
+        self._end(f"sync {path}", synced)
+        return None if stat is None else _znode(data, stat)
 
     def ensure(self, path: str) -> None:
         """Create the persistent ``path`` and what lies above it."""
@@ -169,11 +176,20 @@ class ZooKeeper:
         return True
 
     def _ask(self, what: str, send: Callable[[], Any]) -> Any:
+        return self._end(what, self._begin(what, send))
+
+    def _begin(self, what: str, send: Callable[[], Any]) -> Any:
         self._fork.check()
         if self._handler.is_current_thread():
             raise WrongThread(f"{what}: ZooKeeper was called within one of its own callbacks")
         try:
-            return send().get(timeout=CALL_TIMEOUT_S)
+            return send()
+        except (KazooException, OSError) as error:
+            raise ZooKeeperUnavailable(f"{what}: {self.hosts}: {error}") from None
+
+    def _end(self, what: str, answer: Any) -> Any:
+        try:
+            return answer.get(timeout=CALL_TIMEOUT_S)
         except (NoNodeError, NodeExistsError, BadVersionError):
             raise
         except KazooTimeoutError:

@@ -9,15 +9,15 @@ before `variables`, checks that `variables` ends exactly where the value ends, a
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import fastavro
 import orjson
 
 from relevo_schemas import commands, delivery, events
+from relevo_schemas.compiled import Schema, compile_reader, compile_writer
 from relevo_schemas.errors import RecordError, RecordFault
 from relevo_schemas.files import load_current, load_retired
 from relevo_schemas.job import JobSpec
@@ -28,16 +28,13 @@ HEADER_LENGTH: Final = 10
 RECORD_BYTES_MAX: Final = 1_000_000
 """Longest record in bytes: below the 1 MiB that brokers take by default, with room for what an event adds."""
 
-_UNREADABLE: Final = (
+_UNREADABLE: Final = (ValueError, IndexError)
+_UNREADABLE_BY_FASTAVRO: Final = (
     ValueError, TypeError, IndexError, KeyError, EOFError, OverflowError, MemoryError, StopIteration,
 )  # fmt: skip
-"""What damaged bytes make fastavro raise."""
-
-# fastavro types a datum as any Avro value; ours are records, so dicts.
-_read: Final[Any] = fastavro.schemaless_reader
-_write: Final[Any] = fastavro.schemaless_writer
-_make_job: Final[Any] = JobSpec
-Schema = dict[str, Any]
+"""What damaged bytes make of it."""
+_UNWRITABLE: Final = (ValueError, TypeError, OverflowError, AttributeError)
+"""What values of the wrong kind make of a writer."""
 
 
 def fingerprint(schema: Schema) -> bytes:
@@ -46,41 +43,20 @@ def fingerprint(schema: Schema) -> bytes:
     return bytes.fromhex(fastavro.schema.fingerprint(canonical, "CRC-64-AVRO"))
 
 
-def _without_last(schema: Schema, name: str) -> Schema:
-    last = schema["fields"][-1]["name"]
-    if last != name:
-        raise TypeError(f"{schema['name']}: the last field must be {name!r}, not {last!r}")
-    return {**schema, "name": f"{schema['name']}Head", "fields": schema["fields"][:-1]}
+def _fields_before(schema: Schema, name: str) -> Sequence[Schema]:
+    """The fields of ``schema`` without the last one, which must be called ``name``."""
+    fields: list[Schema]
+    *fields, last = schema["fields"]
+    if last["name"] != name:
+        raise TypeError(f"{schema['name']}: the last field must be {name!r}, not {last['name']!r}")
+    return fields
 
 
 _JOB_SCHEMA: Final = load_current("JobSpec")
-_JOB_HEAD: Final[Any] = fastavro.parse_schema(_without_last(_JOB_SCHEMA, "variables"))
-_JOB_FIELDS: Final = tuple(field["name"] for field in _JOB_SCHEMA["fields"])
-
-
-def _read_length(value: bytes, at: int) -> tuple[int, int]:
-    """Avro's zigzag varint at ``at``, and the position behind it."""
-    shift = number = 0
-    while True:
-        byte = value[at]
-        at += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (number >> 1) ^ -(number & 1), at
-        shift += 7
-        if shift > 63:
-            raise ValueError("a length of more than ten bytes")
-
-
-def _read_job(stream: io.BytesIO, value: bytes, start: int) -> JobSpec:
-    """The job that begins at ``start`` and must end where ``value`` ends."""
-    head = _read(stream, _JOB_HEAD, None)
-    length, variables_at = _read_length(value, stream.tell())
-    if length < 0 or variables_at + length != len(value):
-        raise ValueError(f"variables of {length} bytes do not end where the record does")
-    body = value[start:] if start else value
-    job: JobSpec = _make_job(*head.values(), body, variables_at - start)
-    return job
+_write_job: Final = compile_writer("JobSpec", _JOB_SCHEMA["fields"], b"", takes_record=False)
+_read_job: Final = compile_reader(
+    "JobSpec", _fields_before(_JOB_SCHEMA, "variables"), JobSpec, stops_at_variables=True
+)
 
 
 def decode_job(body: bytes) -> JobSpec:
@@ -90,11 +66,10 @@ def decode_job(body: bytes) -> JobSpec:
         RecordError: ``body`` isn't a whole job.
     """
     try:
-        return _read_job(io.BytesIO(body), body, 0)
+        job: JobSpec = _read_job(body, 0)
     except _UNREADABLE as error:
-        raise RecordError(
-            RecordFault.DAMAGED, f"damaged JobSpec: {str(error) or type(error).__name__}"
-        ) from error
+        raise RecordError(RecordFault.DAMAGED, f"damaged JobSpec: {error}") from error
+    return job
 
 
 def job_spec(
@@ -119,19 +94,17 @@ def job_spec(
     """
     values = (
         key, type, priority, retries, backoff_ms, backoff_max_ms, lease_ms, run_at, expires_at,
-        correlation_id, dict(headers or {}), variables,
+        correlation_id, headers or {}, variables,
     )  # fmt: skip
-    stream = io.BytesIO()
-    _encode_into(stream, _JOB_SCHEMA, dict(zip(_JOB_FIELDS, values, strict=True)), "JobSpec")
-    body = stream.getvalue()
+    try:
+        body = _write_job(*values)
+    except _UNWRITABLE as error:
+        raise _unwritable("JobSpec", error) from error
     return JobSpec(*values[:-1], body=body, variables_at=len(body) - len(variables))
 
 
-def _encode_into(stream: io.BytesIO, schema: Schema, datum: dict[str, Any], name: str) -> None:
-    try:
-        _write(stream, schema, datum)
-    except (ValueError, TypeError, OverflowError, AttributeError, KeyError, UnicodeError) as error:
-        raise RecordError(RecordFault.DAMAGED, f"{name} can't be encoded: {error}") from error
+def _unwritable(name: str, error: Exception) -> RecordError:
+    return RecordError(RecordFault.DAMAGED, f"{name} can't be encoded: {error}")
 
 
 _ITEMS: Final[dict[type[Record], Any]] = {
@@ -146,57 +119,47 @@ for _item in _ITEMS.values():
 class _Kind:
     """How one kind of record is written and read."""
 
-    __slots__ = ("carries_job", "cls", "head", "items", "name", "names", "prefix", "schema", "values")
+    __slots__ = ("carries_job", "cls", "items", "name", "prefix", "read", "schema", "write", "write_values")
 
     def __init__(self, cls: type[Record], schema: Schema) -> None:
-        fields = schema["fields"]
         # Called with the values of its fields in the schema's order, which no type checker can follow.
         self.cls: Any = cls
         self.name = cls.__name__
         self.schema = schema
-        self.carries_job = fields[-1]["name"] == "job"
-        head = _without_last(schema, "job") if self.carries_job else schema
-        self.head: Any = fastavro.parse_schema(head) if self.carries_job else schema
-        self.names = tuple(field["name"] for field in head["fields"])
-        cls.FIELDS = tuple(field["name"] for field in fields)
-        if len(self.names) > 1:
-            self.values: Callable[[Any], tuple[Any, ...]] = attrgetter(*self.names)
-        else:
-            self.values = lambda record: tuple(getattr(record, name) for name in self.names)
-        self.items = _ITEMS.get(cls)
         self.prefix = MARKER + fingerprint(schema)
-
-    def encode_head(self, fields: Sequence[Any]) -> bytes:
-        stream = io.BytesIO(self.prefix)
-        stream.seek(HEADER_LENGTH)
-        _encode_into(stream, self.head, dict(zip(self.names, fields, strict=True)), self.name)
-        return stream.getvalue()
-
-    def encode(self, record: Record) -> bytes:
-        datum = dict(zip(self.names, self.values(record), strict=True))
-        if self.items is not None:
-            datum["jobs"] = [{name: getattr(ref, name) for name in ref.FIELDS} for ref in datum["jobs"]]
-        stream = io.BytesIO(self.prefix)
-        stream.seek(HEADER_LENGTH)
-        _encode_into(stream, self.head, datum, self.name)
-        if self.carries_job:
-            stream.write(record.job.body)  # type: ignore[attr-defined]
-        return stream.getvalue()
-
-    def decode(self, value: bytes) -> Any:
-        stream = io.BytesIO(value)
-        stream.seek(HEADER_LENGTH)
-        datum = _read(stream, self.head, None) if self.names else {}
-        if self.carries_job:
-            return self.cls(*datum.values(), _read_job(stream, value, stream.tell()))
-        if stream.tell() != len(value):
-            raise ValueError(f"{len(value) - stream.tell()} bytes follow the record")
-        return self.make(datum)
+        self.items = _ITEMS.get(cls)
+        cls.FIELDS = tuple(field["name"] for field in schema["fields"])
+        self.carries_job = cls.FIELDS[-1] == "job"
+        fields = _fields_before(schema, "job") if self.carries_job else schema["fields"]
+        tail = {"tail": "r.job.body"} if self.carries_job else {}
+        self.write = compile_writer(self.name, fields, self.prefix, takes_record=True, **tail)
+        tail = {"tail": "body"} if self.carries_job else {}
+        self.write_values = compile_writer(self.name, fields, self.prefix, takes_record=False, **tail)
+        read_job = _read_job if self.carries_job else None
+        self.read = compile_reader(self.name, fields, cls, make_item=self.items, read_job=read_job)
 
     def make(self, datum: dict[str, Any]) -> Any:
+        """The record of a datum as fastavro gives it."""
+        if self.carries_job:
+            datum["job"] = job_spec(**datum["job"])
         if self.items is not None:
             datum["jobs"] = tuple(self.items(**ref) for ref in datum["jobs"])
         return self.cls(*datum.values())
+
+
+def _too_long(name: str, value: bytes) -> NoReturn:
+    message = f"{name} has {len(value)} bytes, {RECORD_BYTES_MAX} are allowed"
+    raise RecordError(RecordFault.OVERSIZED, message)
+
+
+def _read_as(value: bytes, written: Schema, wanted: Schema) -> dict[str, Any]:
+    """The record in ``value``, written with one schema, in the shape of another."""
+    stream = io.BytesIO(value)
+    stream.seek(HEADER_LENGTH)
+    datum: Any = fastavro.schemaless_reader(stream, written, wanted)
+    if stream.tell() != len(value):
+        raise ValueError(f"{len(value) - stream.tell()} bytes follow the record")
+    return dict(datum)
 
 
 class Codec:
@@ -225,27 +188,25 @@ class Codec:
         Raises:
             RecordError: A field doesn't fit the schema, or the whole is longer than `RECORD_BYTES_MAX`.
         """
-        value = self._by_class[type(record)].encode(record)
-        if len(value) > RECORD_BYTES_MAX:
-            raise RecordError(
-                RecordFault.OVERSIZED,
-                f"{type(record).__name__} has {len(value)} bytes, {RECORD_BYTES_MAX} are allowed",
-            )
-        return value
+        kind = self._by_class[type(record)]
+        try:
+            value = kind.write(record)
+        except _UNWRITABLE as error:
+            raise _unwritable(kind.name, error) from error
+        return value if len(value) <= RECORD_BYTES_MAX else _too_long(kind.name, value)
 
-    def encode_carrying(self, cls: type[Record], fields: Sequence[Any], body: bytes) -> bytes:
-        """The value of a record of ``cls``, which carries a job: its own ``fields``, then the job's bytes.
+    def encode_carrying(self, cls: type[Record], values: Sequence[Any], body: bytes) -> bytes:
+        """The value of a record that carries a job: the ``values`` of its other fields, then the job's bytes.
 
         Raises:
             RecordError: As `encode`.
         """
         kind = self._by_class[cls]
-        value = kind.encode_head(fields) + body
-        if len(value) > RECORD_BYTES_MAX:
-            raise RecordError(
-                RecordFault.OVERSIZED, f"{kind.name} has {len(value)} bytes, {RECORD_BYTES_MAX} are allowed"
-            )
-        return value
+        try:
+            value = kind.write_values(*values, body)
+        except _UNWRITABLE as error:
+            raise _unwritable(kind.name, error) from error
+        return value if len(value) <= RECORD_BYTES_MAX else _too_long(kind.name, value)
 
     def decode(self, value: bytes | None) -> Record:
         """The record in a Kafka value.
@@ -253,39 +214,34 @@ class Codec:
         Raises:
             RecordError: It can't be read; `RecordError.fault` says why.
         """
+        kind = self._by_prefix.get(value[:HEADER_LENGTH]) if value else None
+        if value is None or kind is None or len(value) > RECORD_BYTES_MAX:
+            return self._decode_otherwise(value)
+        try:
+            record: Record = kind.read(value, HEADER_LENGTH)
+        except _UNREADABLE as error:
+            raise RecordError(RecordFault.DAMAGED, f"damaged {kind.name}: {error}") from error
+        return record
+
+    def _decode_otherwise(self, value: bytes | None) -> Record:
+        """A value that isn't a current record of allowed length."""
         if not value or value[:2] != MARKER or len(value) < HEADER_LENGTH:
             raise RecordError(RecordFault.NOT_A_RECORD, "the value isn't in Avro's single-object encoding")
         if len(value) > RECORD_BYTES_MAX:
-            raise RecordError(
-                RecordFault.OVERSIZED, f"the value has {len(value)} bytes, {RECORD_BYTES_MAX} are allowed"
-            )
-        kind = self._by_prefix.get(value[:HEADER_LENGTH])
-        try:
-            record: Record = kind.decode(value) if kind is not None else self._decode_retired(value)
-            return record
-        except RecordError:
-            raise
-        except _UNREADABLE as error:
-            name = kind.name if kind is not None else "record of an earlier version"
-            raise RecordError(
-                RecordFault.DAMAGED, f"damaged {name}: {str(error) or type(error).__name__}"
-            ) from error
-
-    def _decode_retired(self, value: bytes) -> Record:
+            _too_long("the value", value)
         found = self._retired.get(value[:HEADER_LENGTH])
         if found is None:
             raise RecordError(
                 RecordFault.UNKNOWN_SCHEMA, f"no schema has the fingerprint {value[2:HEADER_LENGTH].hex()}"
             )
         schema, kind = found
-        stream = io.BytesIO(value)
-        stream.seek(HEADER_LENGTH)
-        datum: Any = _read(stream, schema, kind.schema)
-        if stream.tell() != len(value):
-            raise ValueError(f"{len(value) - stream.tell()} bytes follow the record")
-        if kind.carries_job:
-            datum["job"] = job_spec(**datum["job"])
-        record: Record = kind.make(datum)
+        try:
+            record: Record = kind.make(_read_as(value, schema, kind.schema))
+        except _UNREADABLE_BY_FASTAVRO as error:
+            raise RecordError(
+                RecordFault.DAMAGED,
+                f"damaged {kind.name} of an earlier version: {str(error) or type(error).__name__}",
+            ) from error
         return record
 
     def kind_of(self, value: bytes | None) -> type[Record] | None:

@@ -60,11 +60,11 @@ def read_all(bootstrap: str, topic: str) -> list[bytes]:
         consumer.close()
 
 
-def write_one(bootstrap: str, topic: str, value: bytes) -> None:
+def write_one(bootstrap: str, topic: str, value: bytes, *, replicas: int = 1) -> None:
     """Makes the topic if need be and writes one record in a transaction."""
     client = admin(bootstrap)
     if topic not in client.list_topics(timeout=20).topics:
-        client.create_topics([NewTopic(topic, 1)])[topic].result(20)
+        client.create_topics([NewTopic(topic, 1, replicas)])[topic].result(20)
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": topic})
     producer.init_transactions(30)
     producer.begin_transaction()
@@ -183,6 +183,29 @@ def test_a_killed_server_comes_back_with_its_port_and_data(own_brokers: StartBro
     assert read_all(own.kafka, "kept") == [b"before", b"after"]
     with zookeeper(own.zookeeper) as client:
         assert client.get("/kept")[0] == b"before"
+
+
+@pytest.mark.timeout(300)
+def test_three_of_each_survive_the_loss_of_one(own_brokers: StartBrokers) -> None:
+    """A cluster of three that stops when one of them is killed is no better than a single server."""
+    own = own_brokers(3, 3)
+    write_one(own.kafka, "kept", b"before", replicas=3)
+    leading = next(one for one in own.zookeeper_servers if "Mode: leader" in ask(one.port, "srvr"))
+    with zookeeper(own.zookeeper) as client:
+        client.create("/kept", b"before")
+        own.kafka_servers[0].kill()
+        leading.kill()
+        write_one(own.kafka, "kept", b"while away", replicas=3)
+        wait_until(
+            lambda: any("Mode: leader" in ask(one.port, "srvr") for one in own.zookeeper_servers),
+            "a new leader",
+        )
+        assert client.retry(client.get, "/kept")[0] == b"before"
+    leading.restart()
+    own.kafka_servers[0].restart()
+    own.await_brokers()
+    own.check()
+    assert read_all(own.kafka, "kept") == [b"before", b"while away"]
 
 
 def test_a_frozen_server_is_there_and_silent() -> None:

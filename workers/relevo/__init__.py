@@ -1,1 +1,81 @@
 """The public face of Relevo: client, worker, dedup stores and job events."""
+
+from __future__ import annotations
+
+from relevo.aclient import AsyncClient
+from relevo.aevents import AsyncJobEvents
+from relevo.app import JobWorker, WorkerApp
+from relevo.client import Client
+from relevo.dedup import DedupStore, MemoryDedupStore, RedisDedupStore
+from relevo.errors import (
+    Closed,
+    ClusterNotFound,
+    ConfigurationError,
+    DecisionTimeout,
+    InvalidRequest,
+    JobNotCompleted,
+    LogGap,
+    MissingExtra,
+    NotSent,
+    Outcome,
+    OutcomeUnknown,
+    QueueFull,
+    Refused,
+    Rejected,
+    RelevoError,
+    ResultTimeout,
+    Retry,
+    StoreUnavailable,
+    StoreUnsafe,
+    Unreachable,
+    UsedAfterFork,
+    VariablesError,
+)
+from relevo.events import JobEvent, JobEvents
+from relevo.job import Fail, Job, JobError
+from relevo.requests import NewJob
+from relevo.results import CreateResult, JobHandle, JobResult
+from relevo.stats import WorkerStats
+
+__all__ = [
+    "AsyncClient",
+    "AsyncJobEvents",
+    "Client",
+    "Closed",
+    "ClusterNotFound",
+    "ConfigurationError",
+    "CreateResult",
+    "DecisionTimeout",
+    "DedupStore",
+    "Fail",
+    "InvalidRequest",
+    "Job",
+    "JobError",
+    "JobEvent",
+    "JobEvents",
+    "JobHandle",
+    "JobNotCompleted",
+    "JobResult",
+    "JobWorker",
+    "LogGap",
+    "MemoryDedupStore",
+    "MissingExtra",
+    "NewJob",
+    "NotSent",
+    "Outcome",
+    "OutcomeUnknown",
+    "QueueFull",
+    "RedisDedupStore",
+    "Refused",
+    "Rejected",
+    "RelevoError",
+    "ResultTimeout",
+    "Retry",
+    "StoreUnavailable",
+    "StoreUnsafe",
+    "Unreachable",
+    "UsedAfterFork",
+    "VariablesError",
+    "WorkerApp",
+    "WorkerStats",
+]

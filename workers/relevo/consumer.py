@@ -29,8 +29,9 @@ Arrivals = list[tuple[Entry, bytes]]
 class ActivationConsumer:
     """Reads one activation topic as a member of its group.
 
-    Polling never stops for long: where the worker has no room, the thread waits a moment for it, and if there is none
-    the partitions are paused and polled in that state. Everything that touches the consumer runs in this one thread.
+    Polling never stops for long: where the worker has no room, the thread waits a moment for it, and if
+    there is none the partitions are paused and polled in that state. Everything that touches the consumer
+    runs in this one thread.
 
     Args:
         bootstrap: ``host:port``, several separated by commas.
@@ -93,12 +94,16 @@ class ActivationConsumer:
         """Ask the thread to drain, commit, leave the group and end."""
         self._stop.set()
 
+    def drain_for(self, seconds: float) -> None:
+        """Let started work finish for so long when the thread ends."""
+        self._drain_s = seconds
+
     def abandon(self) -> None:
         """Ask the thread to end at once: what runs is not waited for."""
         self._drain_s = 0.0
         self._stop.set()
 
-    # -- the thread --------------------------------------------------------------------------------------------------
+    # The thread
 
     def _run(self) -> None:
         try:
@@ -126,7 +131,11 @@ class ActivationConsumer:
         while not self._stop.is_set():
             try:
                 found = self._consumer.list_topics(self._topic, timeout=_CALL_S).topics.get(self._topic)
-                problem = None if found is not None and found.error is None else f"topic {self._topic} is not there yet"
+                problem = (
+                    None
+                    if found is not None and found.error is None
+                    else f"topic {self._topic} is not there yet"
+                )
             except KafkaException as error:
                 problem = f"Kafka doesn't answer: {error.args[0].str()}"
             if problem is None:
@@ -156,7 +165,6 @@ class ActivationConsumer:
         if now >= self._next_commit:
             self._next_commit = now + COMMIT_EVERY_S
             self._commit_async()
-            self._check_holes = True
         if self._check_holes:
             self._check_holes = False
             self._mend_holes()
@@ -169,12 +177,14 @@ class ActivationConsumer:
             room = self._free()
         if (room <= 0) != self._paused:
             self._paused = room <= 0
-            self._apply_pause([TopicPartition(owned.topic, owned.partition) for owned in self._tracker.owned()])
+            self._apply_pause(
+                [TopicPartition(owned.topic, owned.partition) for owned in self._tracker.owned()]
+            )
         return room
 
     def _free(self) -> int:
-        # A job that runs for very long holds back the commit of all behind it: what would be delivered again after a
-        # crash is bounded too.
+        # A job that runs for very long holds back the commit of all behind it: what would be delivered again
+        # after a crash is bounded too.
         if self._tracker.tracked >= 20 * self._buffer:
             return 0
         return self._buffer - self._tracker.unfinished
@@ -195,7 +205,7 @@ class ActivationConsumer:
                 messages.append(message)
             elif error.code() != KafkaError._PARTITION_EOF:
                 _log.warning("reading %s: %s", self._topic, error.str())
-        entries = self._tracker.begin([(each.topic(), each.partition(), each.offset()) for each in messages])
+        entries = self._tracker.begin([_place(each) for each in messages])
         arrivals: Arrivals = [
             (entry, message.value() or b"")
             for entry, message in zip(entries, messages, strict=True)
@@ -206,19 +216,22 @@ class ActivationConsumer:
         self._stats.add("received", len(arrivals))
         self._deliver(arrivals)
 
-    # -- positions -----------------------------------------------------------------------------------------------------
+    # Positions
 
     def _mend_holes(self) -> None:
-        """Read again what was taken from librdkafka and never reached us.
+        """After a read that failed half-way: read again what was taken from librdkafka and never reached us.
 
-        Its position moves when it gives a message out, ours when the message is noted: between two polls they agree,
-        unless something was swallowed.
+        Its position moves when it gives a message out, ours when the message is noted. It also moves over
+        control records, so a difference alone proves nothing; reading again from where we are never does
+        harm.
         """
         owned = {(each.topic, each.partition): each for each in self._tracker.owned()}
         if not owned:
             return
         try:
-            positions = self._consumer.position([TopicPartition(topic, partition) for topic, partition in owned])
+            positions = self._consumer.position(
+                [TopicPartition(topic, partition) for topic, partition in owned]
+            )
         except KafkaException as error:
             _log.debug("position: %s", error)
             return
@@ -227,7 +240,10 @@ class ActivationConsumer:
             if found.error is not None or found.offset < 0 or expected is None or found.offset <= expected:
                 continue
             _log.error(
-                "%s [%d]: messages from offset %d were swallowed, reading them again", found.topic, found.partition, expected
+                "%s [%d]: messages may have been swallowed, reading again from offset %d",
+                found.topic,
+                found.partition,
+                expected,
             )
             self._stats.add("holes")
             self._seek(found.topic, found.partition, expected)
@@ -282,7 +298,8 @@ class ActivationConsumer:
                 self._stats.add("commits")
 
     def _commit_failed(self, error: KafkaError) -> None:
-        # Nothing is lost by it: the next commit says the same or more, and so does the next owner's dedup store.
+        # Nothing is lost by it: the next commit says the same or more, and so does the next owner's dedup
+        # store.
         if error.code() != KafkaError._NO_OFFSET:
             self._stats.add("commit_errors")
             _log.info("commit for %s refused: %s", self._topic, error.str())
@@ -299,7 +316,7 @@ class ActivationConsumer:
                 self._seek(owned.topic, owned.partition, offset)
         return False
 
-    # -- assignment ----------------------------------------------------------------------------------------------------
+    # Assignment
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._stats.add("rebalances")
@@ -308,7 +325,9 @@ class ActivationConsumer:
             self._tracker.assign(each.topic, each.partition, starts.get((each.topic, each.partition)))
         consumer.incremental_assign(
             [
-                TopicPartition(each.topic, each.partition, starts.get((each.topic, each.partition), each.offset))
+                TopicPartition(
+                    each.topic, each.partition, starts.get((each.topic, each.partition), each.offset)
+                )
                 for each in partitions
             ]
         )
@@ -316,7 +335,7 @@ class ActivationConsumer:
             self._apply_pause(partitions)
 
     def _starts(self, consumer: Consumer, partitions: list[TopicPartition]) -> dict[tuple[str, int], int]:
-        """Where each partition goes on; left out where Kafka doesn't say in time: librdkafka finds out by itself then."""
+        """Where each partition goes on; where Kafka doesn't say in time, librdkafka finds out by itself."""
         starts = {}
         deadline = time.monotonic() + _CALL_S
         try:
@@ -345,7 +364,7 @@ class ActivationConsumer:
         consumer.incremental_unassign(partitions)
 
     def _hand_over(self, partitions: list[tuple[str, int]]) -> None:
-        """Start nothing more, let what runs finish for a while, commit, and let go. One deadline for all of it."""
+        """Start nothing more, let what runs finish for a while, commit, and let go: one deadline for all."""
         deadline = time.monotonic() + self._drain_s
         ownerships = self._tracker.close(partitions)
         if ownerships and not self._tracker.wait_idle(ownerships, deadline):
@@ -360,3 +379,8 @@ class ActivationConsumer:
     def _leave(self) -> None:
         """Hand over everything while still a member; `close` then finds nothing left to revoke."""
         self._hand_over([(owned.topic, owned.partition) for owned in self._tracker.owned()])
+
+
+def _place(message: Message) -> tuple[str, int, int]:
+    """Topic, partition and offset; the types allow None for messages that were never in Kafka."""
+    return message.topic(), message.partition(), message.offset()  # type: ignore[return-value]

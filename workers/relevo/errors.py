@@ -1,5 +1,6 @@
 """Every error of this package, and what its caller may do about it."""
 
+# ruff: noqa: N818 - named by what happened, as callers read them in an except clause
 from __future__ import annotations
 
 from enum import StrEnum
@@ -32,8 +33,8 @@ class RelevoError(Exception):
 
     Attributes:
         outcome: What became of the request.
-        retry: What to do next. Where `outcome` is unknown, only ever the same request with the same job key: the
-            engine makes one job of it however often it comes.
+        retry: What to do next. Where `outcome` is unknown, only ever the same request with the same job key:
+            the engine makes one job of it however often it comes.
     """
 
     outcome: Outcome = Outcome.NOT_DONE

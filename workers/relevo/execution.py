@@ -41,7 +41,9 @@ def is_async(handler: Handler) -> bool:
     """Whether calling ``handler`` gives a coroutine."""
     while isinstance(handler, functools.partial):
         handler = handler.func
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+        getattr(handler, "__call__", None)
+    )
 
 
 class LoopThread:
@@ -88,9 +90,10 @@ class AsyncRunner:
         self._finished = finished
         self._ended: list[Item] = []
         self._closed = False
-        # From 3.12 on a task may run its first step at once: a handler that never waits costs no trip through the loop.
+        # From 3.12 on a task may run its first step at once: a handler that never waits costs no trip
+        # through the loop.
         self._new_task: Callable[..., asyncio.Task[None]] = (
-            functools.partial(asyncio.Task, loop=self._loop, eager_start=True)
+            functools.partial(asyncio.Task, loop=self._loop, eager_start=True)  # type: ignore[call-arg,unused-ignore]
             if sys.version_info >= (3, 12)
             else self._loop.create_task
         )

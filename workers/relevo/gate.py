@@ -1,8 +1,8 @@
-"""The thread between reading and running: decides what may start, and sees every job through to its acknowledgement.
+"""The thread between reading and running: decides what may start, and sees it through.
 
-The steps of an activation, in this order: (1) still ours, and not running here already; (2) claimed in the dedup
-store; (3) reported as started, see `leases`; (4) run; (5) marked as done in the store; (6) completed, and the
-completion acknowledged by Kafka; (7) its offset finished.
+The steps of an activation, in this order: (1) still ours, and not running here already; (2) claimed in the
+dedup store; (3) reported as started, see `leases`; (4) run; (5) marked as done in the store; (6) completed,
+and the completion acknowledged by Kafka; (7) its offset finished.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, Message
 
-from relevo.dedup.store import Answer, Claim, DedupStore, Done, Finish, Held, Mine, Unknown
-from relevo.errors import StoreUnavailable
+from relevo.dedup.link import StoreLink, backoff_s
+from relevo.dedup.store import Claim, DedupStore, Done, Finish, Held, Mine, Unknown
+from relevo.errors import RelevoError
 from relevo.execution import Runner
 from relevo.item import Item
 from relevo.offsets import Entry, OffsetTracker
@@ -37,19 +38,14 @@ _log: Final = logging.getLogger("relevo.worker")
 
 IDLE_S: Final = 0.25
 CLAIM_BATCH_MAX: Final = 500
-BACKOFF_FIRST_S: Final = 0.1
-BACKOFF_MAX_S: Final = 5.0
 HELD_WAIT_MAX_S: Final = 1.0
 FULL_WAIT_S: Final = 0.05
 
 
-def backoff_s(tries: int) -> float:
-    """Pause after so many answers in a row that were no help, in seconds."""
-    return float(min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2 ** min(tries, 10)))
-
-
 class Gate:
-    """One job type's way from arrival to acknowledgement. Its state belongs to its thread; others put into the inbox.
+    """One job type's way from arrival to acknowledgement.
+
+    Its state belongs to its thread; others put into the inbox.
 
     Args:
         commands: The commands topic.
@@ -58,9 +54,12 @@ class Gate:
         sender: Sends what the handlers' ends mean.
         store: The dedup store; None: at most once, nothing is claimed.
         concurrency: How many handlers may run at once.
-        claim_s: How long a claim of a job with this lease (in milliseconds) holds without renewal, in seconds.
+        claim_s: How long a claim of a job with this lease (in milliseconds) holds without renewal, in
+            seconds.
         ttl: Window for done marks in seconds; None: the store's own.
         stats: Counters.
+        name: What to call the worker in logs.
+        on_fault: Called when the worker can't go on; `fault` says why.
     """
 
     def __init__(
@@ -76,18 +75,19 @@ class Gate:
         ttl: float | None,
         stats: WorkerStats,
         name: str,
+        on_fault: Callable[[], None],
     ) -> None:
         self._commands = commands
         self._namespace = namespace
         self._tracker = tracker
         self._sender = sender
-        self._store = store
-        self._checked = store is None
+        self._store = StoreLink(store, name, stats) if store is not None else None
         self._concurrency = concurrency
         self._claim_s = claim_s
         self._ttl = ttl
         self._stats = stats
         self._name = name
+        self._on_fault = on_fault
         self._runner: Runner | None = None
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._token_prefix = secrets.token_hex(8)
@@ -99,8 +99,6 @@ class Gate:
         self._ended: list[Item] = []
         self._outbox: list[dict[str, Any]] = []
         self._acked: list[tuple[Item, KafkaError | None]] = []
-        self._store_down = 0
-        self._store_pause = 0.0
         self._stopping = False
         #: Handlers at work, by key. Read by the lease thread.
         self.running: dict[str, Item] = {}
@@ -114,7 +112,7 @@ class Gate:
         self._runner = runner
         self.thread.start()
 
-    # -- from other threads --------------------------------------------------------------------------------------------
+    # From other threads
 
     def deliver(self, arrivals: list[tuple[Entry, bytes]]) -> None:
         """Activations have been read."""
@@ -125,7 +123,7 @@ class Gate:
         self._inbox.put(partial(self._came_back, items))
 
     def superseded(self, item: Item) -> None:
-        """The engine has moved on from this attempt: its messages are of no more use, whatever the handler does."""
+        """The engine has moved on from this attempt: its messages are of no more use."""
         self._inbox.put(partial(self._tracker.finish, item.entries))
 
     def stop(self) -> None:
@@ -145,15 +143,20 @@ class Gate:
             acked, self._acked = self._acked, []
             self._inbox.put(partial(self._acknowledged, acked))
 
-    # -- the thread ----------------------------------------------------------------------------------------------------
+    # The thread
 
     def _run(self) -> None:
         try:
             while self._turn():
                 pass
+        except RelevoError as error:
+            _log.error("the worker for %s can't go on: %s", self._name, error)
+            self.fault = error
         except Exception as error:
             _log.exception("the worker for %s ended", self._name)
             self.fault = error
+        if self.fault is not None:
+            self._on_fault()
 
     def _turn(self) -> bool:
         """One round; False: the end."""
@@ -177,7 +180,9 @@ class Gate:
         return not (self._stopping and not self._busy())
 
     def _busy(self) -> bool:
-        return bool(self.running or self._ended or self._outbox or any(each.outcome for each in self._by_key.values()))
+        return bool(
+            self.running or self._ended or self._outbox or any(each.outcome for each in self._by_key.values())
+        )
 
     def _pause(self) -> float:
         if self._outbox:
@@ -189,13 +194,13 @@ class Gate:
         if self._later:
             due = min(due, self._later[0][0])
         if self._waiting and len(self.running) < self._concurrency:
-            due = min(due, self._store_pause)
+            due = min(due, self._store.pause_until if self._store is not None else now)
         return max(0.0, due - now)
 
     def _stop(self) -> None:
         self._stopping = True
 
-    # -- arrivals ------------------------------------------------------------------------------------------------------
+    # Arrivals
 
     def _arrived(self, arrivals: list[tuple[Entry, bytes]]) -> None:
         for entry, value in arrivals:
@@ -211,7 +216,9 @@ class Gate:
 
     def _damaged(self, entry: Entry, reason: str) -> None:
         owned = entry.ownership
-        _log.error("%s [%d] at %d can't be read, skipped: %s", owned.topic, owned.partition, entry.offset, reason)
+        _log.error(
+            "%s [%d] at %d can't be read, skipped: %s", owned.topic, owned.partition, entry.offset, reason
+        )
         self._stats.add("damaged")
         self._tracker.finish([entry])
 
@@ -220,7 +227,13 @@ class Gate:
         if known is None:
             token = f"{self._token_prefix}-{next(self._token_numbers)}"
             item = self._by_key[activation.job.key] = Item(entry, activation, token)
-            self._waiting.append(item)
+            if self._store is None and activation.attempt > 1:
+                item.outcome = Errored(
+                    "MAYBE_RUN", "handed over before, and this type runs a job at most once"
+                )
+                self._ended.append(item)
+            else:
+                self._waiting.append(item)
             return
         if activation.attempt > known.attempt and isinstance(known.outcome, Failed | Errored):
             # The answer to our report: an attempt of its own, to be run when the report is through.
@@ -232,7 +245,7 @@ class Gate:
         if known.running:
             self._tracker.start([entry])
 
-    # -- starting ------------------------------------------------------------------------------------------------------
+    # Starting
 
     def _bring_due(self, now: float) -> None:
         later = self._later
@@ -248,12 +261,10 @@ class Gate:
 
     def _admit(self, now: float) -> None:
         free = self._concurrency - len(self.running)
-        if free <= 0 or not self._waiting or now < self._store_pause:
-            return
-        if not self._checked and not self._check_store(now):
+        if free <= 0 or not self._waiting or (self._store is not None and not self._store.ready()):
             return
         # While the store is down one job at a time asks it, not the whole buffer.
-        limit = 1 if self._store_down else min(free, CLAIM_BATCH_MAX)
+        limit = 1 if self._store is not None and self._store.silent else min(free, CLAIM_BATCH_MAX)
         batch: list[Item] = []
         while self._waiting and len(batch) < limit:
             item = self._waiting.popleft()
@@ -278,18 +289,15 @@ class Gate:
         if self._store is None:
             return batch
         claims = [self._claim_of(item) for item in batch]
-        answers = self._ask(partial(self._store.claim, claims), len(batch))
-        self._note_store(answers, "unknown_claims")
+        answers = self._store.claim(claims)
+        silent = self._store.silent > 0
         mine = []
         for item, claim, answer in zip(batch, claims, answers, strict=True):
             match answer:
                 case Mine():
                     item.tries = 0
                     item.claim_until = now + claim.seconds
-                    if item.outcome is None:
-                        mine.append(item)
-                    else:
-                        self._ended.append(item)
+                    mine.append(item)
                 case Done(result):
                     self._stats.add("duplicates_suppressed")
                     item.tries = 0
@@ -302,7 +310,7 @@ class Gate:
                     wait = min(until - time.time(), HELD_WAIT_MAX_S, backoff_s(item.tries))
                     self._postpone(item, now + max(wait, 0.02))
                 case Unknown():
-                    self._after_unknown(item, now)
+                    self._after_unknown(item, now, silent)
         if self._outbox:
             self._send()
         return mine
@@ -310,8 +318,9 @@ class Gate:
     def _claim_of(self, item: Item) -> Claim:
         return Claim(self._namespace + item.key, item.token, self._claim_s(item.lease_ms))
 
-    def _after_unknown(self, item: Item, now: float) -> None:
-        if now < self._store_pause:
+    def _after_unknown(self, item: Item, now: float, silent: bool) -> None:
+        if silent:
+            # The link decides when the store is asked again; this one then comes first.
             self._waiting.appendleft(item)
         else:
             item.tries += 1
@@ -338,59 +347,13 @@ class Gate:
         """Revoked between claim and start: the next owner shall not wait for our claims."""
         dropped = [item for item, ours in zip(mine, allowed, strict=True) if not ours]
         if self._store is not None:
-            self._ask(partial(self._store.release, [self._claim_of(item) for item in dropped]), len(dropped))
+            self._store.release([self._claim_of(item) for item in dropped])
         for item in dropped:
             if self._still_ours(item):
                 self._waiting.appendleft(item)
         return [item for item, ours in zip(mine, allowed, strict=True) if ours]
 
-    # -- the dedup store -----------------------------------------------------------------------------------------------
-
-    def _check_store(self, now: float) -> bool:
-        """Once, before the first claim. What is unsafe ends the worker; what doesn't answer is asked again."""
-        assert self._store is not None  # noqa: S101 - for the type checker
-        try:
-            self._store.check()
-        except StoreUnavailable as error:
-            self._store_silent(str(error), now)
-            self._stats.add("unknown_claims")
-            return False
-        self._checked = True
-        self._store_answers()
-        return True
-
-    def _ask(self, call: Callable[[], list[Answer]], count: int) -> list[Answer]:
-        """A call to the store; whatever goes wrong in it is no answer."""
-        try:
-            answers = call()
-        except Exception as error:
-            return [Unknown(type(error).__name__)] * count
-        if len(answers) != count:
-            return [Unknown(f"{len(answers)} answers to {count} questions")] * count
-        return answers
-
-    def _note_store(self, answers: Sequence[Answer], counter: str) -> None:
-        unknown = [answer for answer in answers if isinstance(answer, Unknown)]
-        if unknown:
-            self._stats.add(counter, len(unknown))
-        if len(unknown) == len(answers):
-            self._store_silent(unknown[0].reason, time.monotonic())
-        elif self._store_down:
-            self._store_answers()
-
-    def _store_silent(self, reason: str, now: float) -> None:
-        if self._store_down in (0, 10, 100, 1_000):
-            _log.error("%s: the dedup store gives no answer (%s): no job is started until it does", self._name, reason)
-        self._store_down += 1
-        self._store_pause = now + backoff_s(self._store_down)
-
-    def _store_answers(self) -> None:
-        if self._store_down:
-            _log.warning("%s: the dedup store answers again", self._name)
-        self._store_down = 0
-        self._store_pause = 0.0
-
-    # -- ending --------------------------------------------------------------------------------------------------------
+    # Ending
 
     def _came_back(self, items: list[Item]) -> None:
         for item in items:
@@ -406,6 +369,8 @@ class Gate:
         ended, self._ended = self._ended, []
         if self._store is None:
             for item in ended:
+                if isinstance(item.outcome, Failed):
+                    item.outcome = Failed(item.outcome.error, retriable=False)
                 self._queue_command(item)
             return
         completed = [item for item in ended if isinstance(item.outcome, Completed)]
@@ -413,28 +378,28 @@ class Gate:
             self._mark_done(self._store, completed, now)
         failed = [item for item in ended if isinstance(item.outcome, Failed)]
         if failed:
-            # Before the report: the next attempt may be here sooner than the acknowledgement. If the store doesn't
-            # answer, the claim ends by itself.
-            self._ask(partial(self._store.release, [self._claim_of(item) for item in failed]), len(failed))
+            # Before the report: the next attempt may be here sooner than the acknowledgement. If the store
+            # doesn't answer, the claim ends by itself.
+            self._store.release([self._claim_of(item) for item in failed])
         for item in ended:
             if not isinstance(item.outcome, Completed):
                 self._queue_command(item)
 
-    def _mark_done(self, store: DedupStore, completed: list[Item], now: float) -> None:
+    def _mark_done(self, store: StoreLink, completed: list[Item], now: float) -> None:
         finishes = [
             Finish(self._namespace + item.key, item.token, item.outcome.result, self._ttl)
             for item in completed
             if isinstance(item.outcome, Completed)
         ]
-        answers = self._ask(partial(store.done, finishes), len(finishes))
-        self._note_store(answers, "unknown_done")
+        answers = store.done(finishes)
         for item, answer in zip(completed, answers, strict=True):
             match answer:
                 case Mine():
                     item.tries = 0
                     self._queue_command(item)
                 case Done(result):
-                    # Ours, if the answer to an earlier call got lost; else somebody was quicker: one result for all.
+                    # Ours, if the answer to an earlier call got lost; else somebody was quicker: one result
+                    # for all.
                     item.outcome = Completed(result)
                     self._queue_command(item)
                 case Held(until):
@@ -446,7 +411,7 @@ class Gate:
                     item.tries += 1
                     self._postpone(item, now + backoff_s(item.tries))
 
-    # -- telling the engine --------------------------------------------------------------------------------------------
+    # Telling the engine
 
     def _queue_command(self, item: Item) -> None:
         assert item.outcome is not None  # noqa: S101 - for the type checker

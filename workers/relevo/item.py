@@ -19,7 +19,8 @@ class Item:
         key: The job's key.
         attempt: The highest attempt handed to us; commands speak of it.
         partition: The job's partition.
-        entries: The messages that are finished when this is: one, and those that handed over the same job again.
+        entries: The messages that are finished when this is: one, and those that handed over the same job
+            again.
         job: What the handler gets.
         token: Owner of the dedup claim; the same for all tries of this item.
         lease_ms: The job's lease.
@@ -37,8 +38,8 @@ class Item:
     """
 
     __slots__ = (
-        "attempt", "behind", "claim_until", "entries", "job", "key", "lease_ms", "outcome", "partition", "renew_at",
-        "reported", "running", "started_at", "task", "timed_out", "token", "tries", "watch",
+        "attempt", "behind", "claim_until", "entries", "job", "key", "lease_ms", "outcome", "partition",
+        "renew_at", "reported", "running", "started_at", "task", "timed_out", "token", "tries", "watch",
     )  # fmt: skip
 
     def __init__(self, entry: Entry, activation: Activation, token: str) -> None:

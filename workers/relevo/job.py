@@ -118,7 +118,9 @@ class Job:
             try:
                 self._variables = orjson.loads(raw) if raw else None
             except orjson.JSONDecodeError as error:
-                raise VariablesError(f"the variables of job {self.key!r} can't be read as JSON: {error}") from error
+                raise VariablesError(
+                    f"the variables of job {self.key!r} can't be read as JSON: {error}"
+                ) from error
         return self._variables
 
     @property
@@ -128,12 +130,12 @@ class Job:
 
     @property
     def idempotency_key(self) -> str:
-        """The same for all attempts of this job: give it to whoever performs the effect, to be told repeats from news."""
+        """The same for all attempts: give it to whoever performs the effect, who can tell repeats by it."""
         return f"workflow-{self.key}"
 
     @property
     def lost(self) -> bool:
-        """Whether this attempt has lost its lease or claim: another one may run, so start no further effect."""
+        """Whether this attempt has lost its lease or claim. Another may run, so start no further effect."""
         return self._lost is not None
 
     @property

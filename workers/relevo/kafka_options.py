@@ -1,4 +1,4 @@
-"""librdkafka settings: what the user may choose, what this package relies on, and callbacks that never raise."""
+"""librdkafka settings: what users may choose, what delivery rests on, and callbacks that never raise."""
 
 from __future__ import annotations
 
@@ -8,20 +8,32 @@ from typing import Any, Final, ParamSpec
 
 from confluent_kafka import KafkaError, KafkaException
 
-from relevo.errors import ConfigurationError, Unreachable
+from relevo.errors import ClusterNotFound, ConfigurationError, Unreachable
 
 _log: Final = logging.getLogger("relevo.kafka")
 P = ParamSpec("P")
 
 #: The names of librdkafka that contain an underscore; in all others it stands for a dot.
 _UNDERSCORED: Final = frozenset(
-    {"ssl_key", "ssl_certificate", "ssl_ca", "oauth_cb", "error_cb", "stats_cb", "throttle_cb", "log_cb", "on_delivery"}
+    {
+        "ssl_key",
+        "ssl_certificate",
+        "ssl_ca",
+        "oauth_cb",
+        "error_cb",
+        "stats_cb",
+        "throttle_cb",
+        "log_cb",
+        "on_delivery",
+    }
 )
 
 
 def dotted(options: Mapping[str, Any]) -> dict[str, Any]:
     """Keyword arguments as librdkafka's names: ``sasl_username`` becomes ``sasl.username``."""
-    return {name if name in _UNDERSCORED else name.replace("_", "."): value for name, value in options.items()}
+    return {
+        name if name in _UNDERSCORED else name.replace("_", "."): value for name, value in options.items()
+    }
 
 
 def merge(
@@ -38,14 +50,19 @@ def merge(
     Raises:
         ConfigurationError: An option contradicts a fixed setting.
     """
-    if not isinstance(bootstrap, str) or not bootstrap.strip():
+    if not bootstrap.strip():
         raise ConfigurationError("bootstrap must name a broker, such as 'localhost:9092'")
     chosen = dotted(options)
     for name, value in chosen.items():
         if name == "bootstrap.servers":
             raise ConfigurationError("bootstrap.servers is the first argument, not an option")
         if name in fixed and str(value).lower() != str(fixed[name]).lower():
-            raise ConfigurationError(f"{name} is {fixed[name]!r} here and can't be {value!r}: delivery rests on it")
+            raise ConfigurationError(
+                f"{name} is {fixed[name]!r} here and can't be {value!r}: delivery rests on it"
+            )
+    for name in ("stats_cb", "throttle_cb", "log_cb"):
+        if name in chosen:
+            chosen[name] = guarded(chosen[name])
     return {
         "bootstrap.servers": bootstrap,
         "client.id": "relevo",
@@ -61,7 +78,7 @@ def merge(
 
 
 def options_for_producer(bootstrap: str, options: Mapping[str, Any], **defaults: Any) -> dict[str, Any]:
-    """Settings of a producer of commands; the fixed ones keep a key's commands in order and on its partition."""
+    """Settings of a producer of commands; the fixed ones keep a key's commands in order, in one partition."""
     fixed = {"enable.idempotence": True, "acks": "all", "partitioner": "murmur2"}
     return merge(bootstrap, dotted(defaults), fixed, _without(options, _CONSUMER_ONLY))
 
@@ -70,7 +87,11 @@ def options_for_consumer(
     bootstrap: str, options: Mapping[str, Any], fixed: Mapping[str, Any], **defaults: Any
 ) -> dict[str, Any]:
     """Settings of a consumer that sees committed records only, and commits nothing by itself."""
-    always = {"enable.auto.commit": False, "enable.auto.offset.store": False, "isolation.level": "read_committed"}
+    always = {
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "isolation.level": "read_committed",
+    }
     return merge(bootstrap, dotted(defaults), {**always, **fixed}, _without(options, _PRODUCER_ONLY))
 
 
@@ -79,8 +100,9 @@ _CONSUMER_ONLY: Final = (
     "isolation.", "check.crcs", "max.partition.fetch.",
 )  # fmt: skip
 _PRODUCER_ONLY: Final = (
-    "linger.", "queue.buffering.", "batch.", "compression.", "delivery.timeout", "message.timeout", "message.send.",
-    "partitioner", "acks", "request.required.acks", "enable.idempotence", "transactional.", "transaction.", "sticky.",
+    "linger.", "queue.buffering.", "batch.", "compression.", "delivery.timeout", "message.timeout",
+    "message.send.", "partitioner", "acks", "request.required.acks", "enable.idempotence", "transactional.",
+    "transaction.", "sticky.",
 )  # fmt: skip
 
 
@@ -125,4 +147,13 @@ def unreachable(bootstrap: str, error: KafkaException | KafkaError) -> Unreachab
     """The error for a broker that doesn't answer; secrets are not part of an address."""
     detail = error.args[0] if isinstance(error, KafkaException) and error.args else error
     text = detail.str() if isinstance(detail, KafkaError) else str(detail)
-    return Unreachable(f"Kafka doesn't answer at {bootstrap}: {text}. Is it running, and is the address right?")
+    return Unreachable(
+        f"Kafka doesn't answer at {bootstrap}: {text}. Is it running, and is the address right?"
+    )
+
+
+def no_topic(bootstrap: str, topic: str) -> ClusterNotFound:
+    """The error for a broker that answers and has no such topic."""
+    return ClusterNotFound(
+        f"Kafka at {bootstrap} has no topic {topic}: make the cluster's topics first (relevo topics init)"
+    )

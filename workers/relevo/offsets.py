@@ -1,7 +1,7 @@
-"""Which offsets may be committed: the highest below which everything is finished, per ownership of a partition.
+"""Which offsets may be committed: per partition, the highest below which everything is finished.
 
-Pure bookkeeping, no Kafka. A partition that is lost and regained is another ownership: what was begun in an earlier
-one finishes there, and moves nothing.
+Pure bookkeeping, no Kafka. A partition that is lost and regained is another ownership: what was begun in an
+earlier one finishes there, and moves nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,17 @@ class Ownership:
         ended: Revoked or lost: nothing is committed any more.
     """
 
-    __slots__ = ("_entries", "closing", "committed", "ended", "generation", "next", "partition", "running", "topic")
+    __slots__ = (
+        "_entries",
+        "closing",
+        "committed",
+        "ended",
+        "generation",
+        "next",
+        "partition",
+        "running",
+        "topic",
+    )
 
     def __init__(self, topic: str, partition: int, generation: int, start: int | None) -> None:
         self.topic = topic
@@ -172,7 +182,7 @@ class OffsetTracker:
             return answers
 
     def finish(self, entries: Iterable[Entry]) -> None:
-        """Nothing more is to be done for these messages. Twice does no harm, nor after the ownership has ended."""
+        """Nothing more is to be done for these messages. Twice does no harm, nor after the ownership's end."""
         with self._lock:
             touched = set()
             for entry in entries:
@@ -218,7 +228,7 @@ class OffsetTracker:
             return self._progress.wait_for(lambda: self._unfinished < unfinished, timeout)
 
     def wait_idle(self, ownerships: Sequence[Ownership], deadline: float) -> bool:
-        """Wait until nothing runs in these ownerships; False: still so at the ``deadline`` (monotonic seconds)."""
+        """Wait until nothing runs in these ownerships, until ``deadline`` (monotonic seconds) at most."""
         with self._lock:
             return self._progress.wait_for(
                 lambda: not any(owned.running for owned in ownerships), max(0.0, deadline - time.monotonic())

@@ -11,11 +11,11 @@ from typing import Any, Final, TypeAlias
 from relevo.errors import VariablesError
 from relevo.job import Fail, JobError
 from relevo_schemas import commands
-from relevo_schemas.codec import RECORD_BYTES_MAX, encode_json
+from relevo_schemas.codec import encode_json
 from relevo_schemas.records import Command
 
-RESULT_BYTES_MAX: Final = RECORD_BYTES_MAX - 4_096
-"""Longest result in bytes: the event with it must fit into one record."""
+RESULT_BYTES_MAX: Final = 900_000
+"""Longest result in bytes, as the engine takes it: the event with it must fit into one record."""
 ERROR_TEXT_MAX: Final = 4_000
 """Longest error text in characters; what is longer loses its middle."""
 
@@ -62,7 +62,8 @@ def of_result(result: Any) -> Outcome:
         return Failed(f"the handler's result is not JSON: {error} ({type(result).__name__})", retriable=False)
     if len(encoded) > RESULT_BYTES_MAX:
         return Failed(
-            f"the handler's result has {len(encoded)} bytes, {RESULT_BYTES_MAX} are allowed: store it elsewhere and return where",
+            f"the handler's result has {len(encoded)} bytes, {RESULT_BYTES_MAX} are allowed: "
+            f"store it elsewhere and return where",
             retriable=False,
         )
     return Completed(encoded)
@@ -75,7 +76,9 @@ def of_exception(error: BaseException) -> Outcome:
             return Errored(error.code, _bounded(error.message))
         case Fail():
             retry_in_ms = -1 if error.retry_in is None else round(error.retry_in * 1_000)
-            return Failed(_bounded(error.message or "the handler failed the attempt"), retry_in_ms, error.retriable)
+            return Failed(
+                _bounded(error.message or "the handler failed the attempt"), retry_in_ms, error.retriable
+            )
         case VariablesError():
             return Failed(_bounded(str(error)), retriable=False)
         case asyncio.CancelledError():

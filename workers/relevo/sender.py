@@ -42,7 +42,9 @@ _REFUSED: Final = frozenset(
         KafkaError.POLICY_VIOLATION,
     }
 )
-_NOT_SENT: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError.NOT_ENOUGH_REPLICAS, KafkaError._QUEUE_FULL})
+_NOT_SENT: Final = frozenset(
+    {KafkaError._PURGE_QUEUE, KafkaError.NOT_ENOUGH_REPLICAS, KafkaError._QUEUE_FULL}
+)
 
 
 def delivery_error(error: KafkaError, topic: str) -> RelevoError:
@@ -52,13 +54,16 @@ def delivery_error(error: KafkaError, topic: str) -> RelevoError:
     """
     code = error.code()
     if code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
-        return ClusterNotFound(f"Kafka has no topic {topic}: make the cluster's topics first (relevo topics init)")
+        return ClusterNotFound(
+            f"Kafka has no topic {topic}: make the cluster's topics first (relevo topics init)"
+        )
     if code in _REFUSED:
         return Refused(f"Kafka refused the record for {topic}: {error.str()}")
     if code in _NOT_SENT:
         return NotSent(f"the record for {topic} was not taken: {error.str()}")
     return OutcomeUnknown(
-        f"no acknowledgement for a record to {topic}: {error.str()}. It may have arrived: send it again with the same key"
+        f"no acknowledgement for a record to {topic}: {error.str()}. It may have arrived: "
+        f"send it again with the same key"
     )
 
 
@@ -72,7 +77,9 @@ class Sender:
         defaults: Further librdkafka options that the user may override.
     """
 
-    def __init__(self, bootstrap: str, options: Mapping[str, Any], *, what: str = "client", **defaults: Any) -> None:
+    def __init__(
+        self, bootstrap: str, options: Mapping[str, Any], *, what: str = "client", **defaults: Any
+    ) -> None:
         self._fork = ForkGuard(what)
         self._bootstrap = bootstrap
         self._producer = Producer(options_for_producer(bootstrap, options, **defaults))
@@ -118,7 +125,7 @@ class Sender:
         return True
 
     def send_batch(self, topic: str, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Queue many records (``key``, ``value``, ``partition``, ``callback``); returns those that were not taken."""
+        """Queue many records (``key``, ``value``, ``partition``, ``callback``); returns those not taken."""
         try:
             taken = self._producer.produce_batch(topic, messages)
         except (BufferError, KafkaException):
@@ -135,13 +142,12 @@ class Sender:
             self._room.append(future)
         return future
 
-    def wait_room(self, deadline: float) -> None:
-        """Wait, in the caller's thread, until the queue has got shorter.
+    def await_room(self, future: Future[None], deadline: float) -> None:
+        """Wait, in the caller's thread, for what `room` returned.
 
         Raises:
-            QueueFull: It didn't until ``deadline`` (monotonic seconds).
+            QueueFull: It isn't done at ``deadline`` (monotonic seconds).
         """
-        future = self.room()
         try:
             future.result(max(0.0, deadline - time.monotonic()))
         except TimeoutError as error:
@@ -149,7 +155,9 @@ class Sender:
 
     def full(self) -> QueueFull:
         """The error of a caller that waited for room in vain."""
-        return QueueFull(f"{self.queued} records wait for Kafka at {self._bootstrap}; this one was not queued")
+        return QueueFull(
+            f"{self.queued} records wait for Kafka at {self._bootstrap}; this one was not queued"
+        )
 
     def partitions(self, topic: str, timeout: float = 10.0) -> int:
         """Number of partitions of ``topic``. Asks Kafka, so it blocks.
@@ -163,7 +171,9 @@ class Sender:
         except KafkaException as error:
             raise unreachable(self._bootstrap, error) from error
         if found.error is not None or not found.partitions:
-            raise ClusterNotFound(f"Kafka at {self._bootstrap} has no topic {topic}: make the cluster's topics first")
+            raise ClusterNotFound(
+                f"Kafka at {self._bootstrap} has no topic {topic}: make the cluster's topics first"
+            )
         return len(found.partitions)
 
     def _serve(self) -> None:

@@ -63,7 +63,9 @@ class WorkerStats:
     def snapshot(self) -> dict[str, int]:
         """All counters by name."""
         with self._lock:
-            return {each.name: getattr(self, each.name) for each in fields(self) if not each.name.startswith("_")}
+            return {
+                each.name: getattr(self, each.name) for each in fields(self) if not each.name.startswith("_")
+            }
 
 
 def total(stats: list[WorkerStats]) -> WorkerStats:

@@ -47,7 +47,11 @@ def apply(state: State, event: Event) -> None:
     state.last_source = source
     if source >= state.position:
         state.position = source + 1
-    if state.finished_order:
+    order = state.finished_order
+    if order and (
+        len(order) > state.rules.finished_count_max
+        or state.finished[order[0]][1] < event.at - state.rules.finished_window_ms
+    ):
         _forget(state, event.at)
 
 

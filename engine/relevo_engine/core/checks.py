@@ -94,20 +94,22 @@ def check_name(rules: Rules, field: str, name: str) -> Fault | None:
     return invalid(f"{field} of at most {rules.name_bytes_max} bytes", f"{size_of(name)} bytes")
 
 
+def check_type(job_type: str) -> Fault | None:
+    """What a type may be called."""
+    if TYPE_PATTERN.match(job_type) is not None:
+        return None
+    return invalid("type of 1 to 100 letters, digits, - and _, beginning with a letter or digit", job_type)
+
+
 def check_spec(rules: Rules, spec: JobSpec) -> Fault | None:
-    """All fields of a job to be created, apart from its key."""
+    """All fields of a job to be created, apart from its key and type."""
     pause_max, time_max = rules.pause_ms_max, rules.time_max_ms
-    if TYPE_PATTERN.match(spec.type) is None:
-        return invalid(
-            "type of 1 to 100 letters, digits, - and _, beginning with a letter or digit", spec.type
-        )
-    fault = (
-        check_priority(rules, spec.priority)
-        or check_retries(rules, spec.retries)
-        or check_lease(rules, spec.lease_ms)
-    )  # fmt: skip
-    if fault is not None:
-        return fault
+    if not rules.priority_min <= spec.priority <= rules.priority_max:
+        return check_priority(rules, spec.priority)
+    if not 0 <= spec.retries <= rules.retries_max:
+        return check_retries(rules, spec.retries)
+    if not rules.lease_ms_min <= spec.lease_ms <= rules.lease_ms_max:
+        return check_lease(rules, spec.lease_ms)
     if not 0 <= spec.backoff_ms <= pause_max:
         return invalid(f"backoff_ms from 0 to {pause_max}", spec.backoff_ms)
     if not 0 <= spec.backoff_max_ms <= pause_max:
@@ -116,7 +118,9 @@ def check_spec(rules: Rules, spec: JobSpec) -> Fault | None:
         return invalid(f"run_at from 0 to {time_max} ms", spec.run_at)
     if not 0 <= spec.expires_at <= time_max:
         return invalid(f"expires_at from 0 to {time_max} ms", spec.expires_at)
-    return _check_sizes(rules, spec)
+    if spec.variables_size > rules.variables_bytes_max or spec.headers or spec.correlation_id is not None:
+        return _check_sizes(rules, spec)
+    return None
 
 
 def _check_sizes(rules: Rules, spec: JobSpec) -> Fault | None:

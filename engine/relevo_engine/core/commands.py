@@ -80,11 +80,12 @@ def _create(turn: Turn, command: cmd.CreateJob) -> list[Event]:
 
 
 def _creation_fault(turn: Turn, spec: JobSpec) -> Fault | None:
-    key = spec.key
-    there = turn.state.state_of(key)
-    if there is not None:
-        return Fault(Reason.ALREADY_EXISTS, "a new key", there.value)
-    fault = checks.check_key(turn.rules, key) or _elsewhere(turn, key) or checks.check_spec(turn.rules, spec)
+    key, rules, state = spec.key, turn.rules, turn.state
+    if key in state.jobs or key in state.finished:
+        return Fault(Reason.ALREADY_EXISTS, "a new key", str(state.state_of(key)))
+    fault = checks.check_key(rules, key) or _elsewhere(turn, key) or checks.check_spec(rules, spec)
+    if fault is None and spec.type not in state.lanes:
+        fault = checks.check_type(spec.type)
     if fault is not None:
         return fault
     channels = turn.channels

@@ -67,8 +67,13 @@ class ReadyQueue:
     def drop(self) -> None:
         """A job's entry was cleared."""
         self._live -= 1
-        run, heap = self._run, self._heap
-        while run and self._is_dead(run[0]):
+        run, heap, jobs = self._run, self._heap, self._jobs
+        while run:
+            # As _is_dead, in place: this is on the way of every job.
+            entry = run[0]
+            job = jobs.get(entry[2])
+            if job is not None and job.entry is entry:
+                break
             run.popleft()
         while heap and self._is_dead(heap[0]):
             heappop(heap)

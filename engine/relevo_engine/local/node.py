@@ -38,7 +38,7 @@ class LocalNode:
         folder.mkdir(parents=True, exist_ok=True)
         config = folder / "node.toml"
         write_settings(config, {**settings, "node_id": node_id, "api_host": LOOPBACK, "api_port": port})
-        command = (sys.executable, "-m", "relevo", "node", "--config", str(config))
+        command = (sys.executable, "-m", "relevo_engine", str(config))
         self._server = Server(ServerSpec(node_id, number, command, folder, port, self.api.ready))
 
     @property

@@ -104,7 +104,7 @@ def test_what_nodes_must_agree_on_is_told_apart() -> None:
     assert one.agreed == other.agreed
     assert one.agreed != load({"partitions": 4}).agreed
     assert set(one.agreed) == {
-        "aging_s", "finished_count_max", "finished_window_s", "format_version", "partitions",
+        "aging_s", "finished_count_max", "finished_window_s", "partitions",
     }  # fmt: skip
 
 

@@ -7,5 +7,6 @@ from relevo.dedup.redis import RedisDedupStore
 from relevo.dedup.store import Answer, Claim, DedupStore, Done, Finish, Held, Mine, Unknown
 
 __all__ = [
-    "Answer", "Claim", "DedupStore", "Done", "Finish", "Held", "MemoryDedupStore", "Mine", "RedisDedupStore", "Unknown",
+    "Answer", "Claim", "DedupStore", "Done", "Finish", "Held", "MemoryDedupStore", "Mine", "RedisDedupStore",
+    "Unknown",
 ]  # fmt: skip

@@ -16,12 +16,14 @@ _SWEEP_EVERY: Final = 1_000
 class MemoryDedupStore(DedupStore):
     """Remembers within this process, and no longer than it lives.
 
-    Suppresses duplicates that reach the same process: a repeated activation, a retry after a lost acknowledgement. It
-    can't know what another worker process did, or this one before a restart: for that use a store outside of it.
+    Suppresses duplicates that reach the same process: a repeated activation, a retry after a lost
+    acknowledgement. It can't know what another worker process did, or this one before a restart: for that
+    use a store outside of it.
 
     Args:
         ttl: How long a done job is remembered, in seconds.
-        capacity: How many keys are remembered; beyond it the oldest done ones are forgotten. Claims never are.
+        capacity: How many keys are remembered; beyond it the oldest done ones are forgotten. Claims never
+            are.
         clock: Seconds, never going back.
     """
 

@@ -15,8 +15,9 @@ from relevo.errors import ConfigurationError, MissingExtra, StoreUnavailable, St
 
 _log: Final = logging.getLogger("relevo.dedup")
 
-# A value is one letter and a text: "c" + token for a claim, "d" + result for what is done. Every script answers with
-# a number: 1 mine, 2 done (and the result), 3 held by another (and the milliseconds that are left).
+# A value is one letter and a text: "c" + token for a claim, "d" + result for what is done. Every script
+# answers with a number: 1 mine, 2 done (and the result), 3 held by another (and the milliseconds that are
+# left).
 _SEE: Final = """
 local value = redis.call('GET', KEYS[1])
 local mine = not value or value == 'c' .. ARGV[1]
@@ -43,12 +44,13 @@ _RELEASE: Final = _Script("if value then redis.call('DEL', KEYS[1]) end\nreturn 
 class RedisDedupStore(DedupStore):
     """Remembers in Redis, across worker processes and their restarts.
 
-    Every decision is one atomic script on one key (``relevo:<cluster>:dedup:<job key>``), a batch is one round trip.
+    Every decision is one atomic script on one key (``relevo:<cluster>:dedup:<job key>``), a batch is one
+    round trip.
 
-    What a failover may forget: Redis replicates after it has answered. When a replica is promoted, or Redis restarts
-    without its newest writes (``appendfsync everysec`` can lose a second, no persistence loses all), claims and done
-    marks of the last moments can be gone, and a job delivered again just then is run again. Where that matters, let the
-    effect itself carry `relevo.Job.idempotency_key` too.
+    What a failover may forget: Redis replicates after it has answered. When a replica is promoted, or Redis
+    restarts without its newest writes (``appendfsync everysec`` can lose a second, no persistence loses
+    all), claims and done marks of the last moments can be gone, and a job delivered again just then is run
+    again. Where that matters, let the effect itself carry `relevo.Job.idempotency_key` too.
 
     Args:
         url: ``redis://[user:password@]host:port/db``, ``rediss://`` or ``unix://``.
@@ -62,7 +64,12 @@ class RedisDedupStore(DedupStore):
     """
 
     def __init__(
-        self, url: str = "redis://localhost:6379", ttl: float = DEFAULT_TTL_S, *, timeout: float = 1.0, client: Any = None
+        self,
+        url: str = "redis://localhost:6379",
+        ttl: float = DEFAULT_TTL_S,
+        *,
+        timeout: float = 1.0,
+        client: Any = None,
     ) -> None:
         if ttl <= 0:
             raise ConfigurationError(f"ttl must be more than 0 seconds, not {ttl:g}")
@@ -101,7 +108,9 @@ class RedisDedupStore(DedupStore):
     renew = claim
 
     def done(self, finishes: Sequence[Finish]) -> list[Answer]:  # noqa: D102
-        return self._run(_DONE, [(each.key, each.token, _ms(each.ttl or self.ttl), each.result) for each in finishes])
+        return self._run(
+            _DONE, [(each.key, each.token, _ms(each.ttl or self.ttl), each.result) for each in finishes]
+        )
 
     def release(self, claims: Sequence[Claim]) -> list[Answer]:  # noqa: D102
         return self._run(_RELEASE, [(claim.key, claim.token) for claim in claims])
@@ -123,11 +132,14 @@ class RedisDedupStore(DedupStore):
         policy = str(memory.get("maxmemory_policy", "noeviction"))
         if policy != "noeviction":
             raise StoreUnsafe(
-                f"Redis at {self._address} has maxmemory-policy {policy}: when memory gets short it would forget claims, "
-                f"and jobs would run twice. Set maxmemory-policy noeviction, or use a Redis of its own for dedup"
+                f"Redis at {self._address} has maxmemory-policy {policy}: when memory gets short it would "
+                f"forget claims, and jobs would run twice. Set maxmemory-policy noeviction, or use a Redis of "
+                f"its own for dedup"
             )
         if not persistence.get("aof_enabled") and not memory.get("maxmemory") and self._saves_nothing():
-            _log.warning("Redis at %s keeps nothing on disk: a restart of it forgets what was done", self._address)
+            _log.warning(
+                "Redis at %s keeps nothing on disk: a restart of it forgets what was done", self._address
+            )
 
     def _saves_nothing(self) -> bool:
         try:
@@ -143,7 +155,9 @@ class RedisDedupStore(DedupStore):
         if not calls:
             return []
         replies = self._round_trip(calls, lambda pipe, key, *args: pipe.evalsha(script.sha, 1, key, *args))
-        unknown = [at for at, reply in enumerate(replies) if isinstance(reply, self._redis.exceptions.NoScriptError)]
+        unknown = [
+            at for at, reply in enumerate(replies) if isinstance(reply, self._redis.exceptions.NoScriptError)
+        ]
         if unknown:
             again = self._round_trip(
                 [calls[at] for at in unknown], lambda pipe, key, *args: pipe.eval(script.text, 1, key, *args)
@@ -186,9 +200,16 @@ def _ms(seconds: float) -> int:
 
 
 def _reason(error: Exception) -> str:
-    """The kind of the error, and its text where that comes from the server: other texts may quote an address."""
+    """The kind of the error, and its text where the server wrote it: others may quote an address."""
     name = type(error).__name__
-    if name in ("ResponseError", "ReadOnlyError", "OutOfMemoryError", "MovedError", "BusyLoadingError", "ValueError"):
+    if name in (
+        "ResponseError",
+        "ReadOnlyError",
+        "OutOfMemoryError",
+        "MovedError",
+        "BusyLoadingError",
+        "ValueError",
+    ):
         return f"{name}: {str(error)[:200]}"
     return name
 
@@ -197,6 +218,8 @@ def _address(url: str) -> str:
     """Where Redis is, without user and password."""
     try:
         parts = urlsplit(url)
-        return f"{parts.hostname or 'localhost'}:{parts.port or 6379}" if parts.scheme != "unix" else parts.path
+        return (
+            f"{parts.hostname or 'localhost'}:{parts.port or 6379}" if parts.scheme != "unix" else parts.path
+        )
     except ValueError:
         return "unreadable address"

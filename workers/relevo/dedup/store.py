@@ -1,8 +1,9 @@
 """What a dedup store promises, for those who use one and those who write one.
 
-A store knows for each key one of three things: nothing, a claim (somebody's attempt is running, until a time), or
-`done` with a result (kept for the dedup window). The store decides atomically who may run; it never guesses: when it
-can't tell, the answer is `Unknown`, and the caller does nothing that can't be repeated.
+A store knows for each key one of three things: nothing, a claim (somebody's attempt is running, until a
+time), or `done` with a result (kept for the dedup window). The store decides atomically who may run; it
+never guesses: when it can't tell, the answer is `Unknown`, and the caller does nothing that can't be
+repeated.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Mine:
-    """The caller owns the claim; in answer to `done` and `release`: it owned it, and what it asked is in effect."""
+    """The caller owns the claim; in answer to `done` and `release`: what it asked is in effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +95,9 @@ MINE: Final = Mine()
 class DedupStore(ABC):
     """Remembers what has been done, and who is doing what.
 
-    All calls take a batch and answer each item in its place. They don't raise: what goes wrong is `Unknown` for the
-    items it went wrong for. They are safe to call from several threads. The ``a…`` forms are for coroutines.
+    All calls take a batch and answer each item in its place. They don't raise: what goes wrong is `Unknown`
+    for the items it went wrong for. They are safe to call from several threads. The ``a…`` forms are for
+    coroutines.
     """
 
     ttl: float = DEFAULT_TTL_S
@@ -104,8 +106,8 @@ class DedupStore(ABC):
     def claim(self, claims: Sequence[Claim]) -> list[Answer]:
         """Take each key that is free, expired, or the caller's own already.
 
-        `Mine` is given to one owner at a time; the same token gets it again, so a claim whose answer was lost may be
-        repeated.
+        `Mine` is given to one owner at a time; the same token gets it again, so a claim whose answer was
+        lost may be repeated.
         """
 
     @abstractmethod
@@ -124,9 +126,12 @@ class DedupStore(ABC):
 
     @abstractmethod
     def release(self, claims: Sequence[Claim]) -> list[Answer]:
-        """Give each claim back, so that the next attempt can have it at once. `Mine`: it was the caller's, or nobody's."""
+        """Give each claim back, so that the next attempt can have it at once.
 
-    def check(self) -> None:
+        `Mine`: it was the caller's, or nobody's.
+        """
+
+    def check(self) -> None:  # noqa: B027 - most stores need none
         """Find out whether the store can keep its promises. Called once before the first claim.
 
         Raises:
@@ -134,7 +139,7 @@ class DedupStore(ABC):
             StoreUnavailable: It doesn't answer.
         """
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most stores need none
         """Give back connections. The store isn't used afterwards."""
 
     async def aclaim(self, claims: Sequence[Claim]) -> list[Answer]:

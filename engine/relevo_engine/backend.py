@@ -1,0 +1,150 @@
+"""What a node's API and metrics ask of its partitions, from the moment the process starts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotInTime
+from typing import Any, Final
+
+from relevo_engine.api.backend import LocalPartition, NodeInfo
+from relevo_engine.machine import PartitionMachine
+from relevo_engine.metrics import NodeMetrics, PartitionGauges
+from relevo_engine.settings import NodeSettings
+from relevo_engine.types import TypeDirectory
+from relevo_partitions.errors import NotLeader, PartitionsError
+from relevo_partitions.host import PartitionHost
+from relevo_partitions.post import PartitionView
+from relevo_partitions.roles import Role
+
+_SCRAPE_BUDGET_S: Final = 2.0
+"""Longest wait of a scrape for the leaders' numbers; what isn't there by then is left out."""
+
+
+class NodeBackend:
+    """See `relevo_engine.api.backend.Backend`.
+
+    Attributes:
+        starting: What the node waits for; None once it belongs to the cluster.
+        host: Its partitions, once there are any.
+    """
+
+    def __init__(self, settings: NodeSettings, metrics: NodeMetrics, types: TypeDirectory) -> None:
+        self._settings = settings
+        self._metrics = metrics
+        self._types = types
+        self._zookeeper_state = ""
+        self.starting: str | None = "the node is starting"
+        self.host: PartitionHost | None = None
+        metrics.observe(self._gauges)
+
+    @property
+    def node_id(self) -> str:
+        """The node's name."""
+        return self._settings.node_id
+
+    @property
+    def partitions(self) -> int:
+        """How many the cluster has."""
+        return self._settings.partitions
+
+    def local(self) -> list[LocalPartition]:
+        """All partitions as this node sees them."""
+        return [
+            LocalPartition(view.partition, view.role, view.epoch, view.lag if _leads(view) else None)
+            for view in self._views()
+        ]
+
+    def not_ready(self) -> list[str]:
+        """Why the node isn't ready; empty when it is."""
+        if self.starting is not None:
+            return [self.starting]
+        reasons = [reason for view in self._views() if (reason := _unsettled(view)) is not None]
+        trouble = self._types.trouble()
+        if trouble is not None:
+            reasons.append(trouble)
+        if self._zookeeper_state != "CONNECTED":
+            reasons.append(
+                f"ZooKeeper at {self._settings.zookeeper} isn't reachable ({self._zookeeper_state})"
+            )
+        return reasons
+
+    def zookeeper_state(self, state: str) -> None:
+        """Takes in what the host says of its session."""
+        self._zookeeper_state = state
+
+    def metrics(self) -> bytes:
+        """Prometheus' text format."""
+        return self._metrics.render()
+
+    def read(self, partition: int, query: Callable[[Any], Any]) -> Future[Any]:
+        """See `PartitionHost.read`."""
+        if self.host is not None:
+            return self.host.read(partition, query)
+        refused: Future[Any] = Future()
+        refused.set_exception(NotLeader(partition))
+        return refused
+
+    def leaders(self) -> dict[int, str]:
+        """Which node has claimed each partition, as ZooKeeper showed it last."""
+        return {view.partition: view.leader for view in self._views() if view.leader is not None}
+
+    def nodes(self) -> dict[str, NodeInfo]:
+        """The nodes that are alive, as ZooKeeper showed it last."""
+        found = self.host.nodes() if self.host is not None else []
+        return {each.node: NodeInfo(each.node, each.address, each.incarnation) for each in found}
+
+    def _views(self) -> list[PartitionView]:
+        return self.host.views() if self.host is not None else []
+
+    def _gauges(self) -> Iterator[PartitionGauges]:
+        """Asks all partitions at once, then waits for what comes in time."""
+        views = self._views()
+        asked = {view.partition: self.read(view.partition, _summary) for view in views if _leads(view)}
+        deadline = time.monotonic() + _SCRAPE_BUDGET_S
+        now = time.time() * 1000
+        for view in views:
+            future = asked.get(view.partition)
+            try:
+                summary = future.result(max(0.0, deadline - time.monotonic())) if future is not None else None
+            except (PartitionsError, NotInTime):
+                summary = None
+            yield _gauges_of(view, summary, int(now))
+
+
+def _summary(machine: PartitionMachine) -> dict[str, Any]:
+    return machine.summary()
+
+
+def _gauges_of(view: PartitionView, summary: dict[str, Any] | None, now_ms: int) -> PartitionGauges:
+    if summary is None:
+        return PartitionGauges(view.partition, view.role, view.epoch, view.lag if _leads(view) else None)
+    offered_at = summary["oldest_unclaimed_at"]
+    return PartitionGauges(
+        view.partition,
+        view.role,
+        view.epoch,
+        view.lag,
+        {
+            (state, job_type): count
+            for job_type, counts in summary["counts"].items()
+            for state, count in counts.items()
+        },
+        {name: max(0, now_ms - since) for name, since in summary["next_ready_since"].items()},
+        max(0, now_ms - offered_at) if offered_at is not None else 0,
+    )
+
+
+def _leads(view: PartitionView) -> bool:
+    return view.role == Role.LEADING
+
+
+def _unsettled(view: PartitionView) -> str | None:
+    """Why the node's role in a partition isn't settled, None where it is."""
+    if _leads(view) or (view.role == Role.STANDBY and view.leader is not None):
+        return None
+    name = f"partition {view.partition}"
+    if view.role == Role.STANDBY:
+        return f"{name} has no leader"
+    return f"{name} is {view.role}" + (f": {view.fault}" if view.fault else "")

@@ -1,0 +1,80 @@
+"""Where the log ends is easy to misjudge; only a record of our own, read back, tells."""
+
+from __future__ import annotations
+
+import pytest
+
+from relevo_partitions.barrier import make_barrier
+from relevo_partitions.errors import KafkaUnavailable
+from relevo_partitions.replay import replay_to_barrier
+from relevo_partitions.statemachine import Incoming, Term
+from tests.support.counter_machine import CounterMachine
+from tests.unit.partitions.fakes import FakeKafka, FakeReader
+
+
+def log_with_barriers(kafka: FakeKafka, *, foreign: bool = True) -> str:
+    """Two events, a foreign barrier, the barrier that is looked for, and an event behind it."""
+    writer = CounterMachine(0, "c")
+    kafka.append(writer.lead(Term("n1", "i1"), 1))
+    kafka.append(writer.step([Incoming(0, b"", b'{"id": "a", "add": 5}')], 1))
+    if foreign:
+        kafka.append([make_barrier("c.log", 0, "n9", "i9")[1]])
+    nonce, barrier = make_barrier("c.log", 0, "n1", "i1")
+    kafka.append([barrier])
+    kafka.append(writer.step([Incoming(1, b"", b'{"id": "b", "add": 9}')], 1))
+    return nonce
+
+
+def replayed(kafka: FakeKafka, nonce: str, **more: object) -> CounterMachine:
+    machine = CounterMachine(0, "c")
+    reader = FakeReader(kafka, kafka.log)
+    options = {"cancelled": lambda: False, "stall_s": 10.0, "stalled": lambda _: None, **more}
+    assert replay_to_barrier(machine, reader, nonce, **options)  # type: ignore[arg-type]
+    return machine
+
+
+def test_replay_ends_at_its_own_barrier_and_nowhere_else() -> None:
+    kafka = FakeKafka()
+    machine = replayed(kafka, log_with_barriers(kafka))
+    assert (machine.total, machine.seq, machine.position) == (5, 2, 1)
+
+
+def test_a_stalled_log_is_reported_while_kafka_answers() -> None:
+    """Another producer's open transaction holds the log back: waiting is right, keeping silent isn't."""
+    kafka = FakeKafka()
+    stalls: list[str] = []
+    nonce = log_with_barriers(kafka)
+    held_back = kafka.log[2:]
+    del kafka.log[2:]
+
+    def stalled(detail: str) -> None:
+        stalls.append(detail)
+        if len(stalls) == 2:
+            kafka.log += held_back
+
+    assert replayed(kafka, nonce, stall_s=0.01, stalled=stalled).total == 5
+    assert "open transaction" in stalls[0]
+
+
+def test_kafka_away_in_replay_ends_it() -> None:
+    kafka = FakeKafka()
+    reader = FakeReader(kafka, kafka.log)
+    reader.answers = lambda: "Kafka isn't reachable"  # type: ignore[method-assign]
+    with pytest.raises(KafkaUnavailable):
+        replay_to_barrier(
+            CounterMachine(0, "c"), reader, "none", cancelled=lambda: False, stall_s=0.01, stalled=lambda _: None
+        )
+
+
+def test_replay_can_be_cancelled() -> None:
+    kafka = FakeKafka()
+    asked = iter([False, False, True])
+    done = replay_to_barrier(
+        CounterMachine(0, "c"),
+        FakeReader(kafka, kafka.log),
+        "none",
+        cancelled=lambda: next(asked),
+        stall_s=10,
+        stalled=lambda _: None,
+    )
+    assert not done

@@ -1,0 +1,268 @@
+"""One term against a Kafka and a ZooKeeper that fail on command."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from relevo_partitions.barrier import is_barrier
+from relevo_partitions.endings import Ending
+from relevo_partitions.errors import NotLeader, TooManyReads
+from relevo_partitions.ports import Verdict
+from relevo_partitions.roles import Role
+from relevo_partitions.statemachine import Incoming, Term, Write
+from relevo_partitions.term import TermSettings
+from tests.support.counter_machine import CounterMachine
+from tests.support.waiting import wait_until
+from tests.unit.partitions.fakes import (
+    FakeKafka,
+    FakeSeat,
+    Fault,
+    Running,
+    abort_because_of,
+    fenced_from_outside,
+    unclear_and_lost,
+    unclear_but_committed,
+)
+
+
+@pytest.fixture
+def kafka() -> FakeKafka:
+    return FakeKafka()
+
+
+def test_a_term_goes_through_its_steps_in_order(kafka: FakeKafka) -> None:
+    kafka.send(id="a", add=2)
+    running = Running(kafka).wait_leading()
+    running.wait_total(2)
+    running.term.end(Ending.STOPPED, "")
+    assert running.over().ending is Ending.STOPPED
+    assert running.path == [
+        Role.STANDBY, Role.FENCING, Role.VERIFYING, Role.REPLAYING, Role.ANNOUNCING, Role.LEADING, Role.ENDING,
+    ]  # fmt: skip
+
+
+def test_a_new_term_has_the_next_epoch_and_goes_on_where_the_log_says(kafka: FakeKafka) -> None:
+    kafka.send(id="a", add=2)
+    first = Running(kafka).wait_leading()
+    first.wait_total(2)
+    first.term.end(Ending.STOPPED, "")
+    first.over()
+    kafka.send(id="b", add=3)
+    second = Running(kafka).wait_leading()
+    second.wait_total(5)
+    assert second.term.progress.epoch == 2
+    assert [event["kind"] for event in kafka.events()] == ["elected", "added", "elected", "added"]
+
+
+@pytest.mark.parametrize("fault", [unclear_but_committed, unclear_and_lost])
+def test_an_unknown_outcome_is_learnt_from_the_log(kafka: FakeKafka, fault: Fault) -> None:
+    """A commit's answer is lost: taken for "no" it would be written twice, taken for "yes" it might be missing."""
+    kafka.faults.append(fault)
+    running = Running(kafka).wait_leading()
+    kafka.send(id="a", add=7)
+    wait_until(lambda: kafka.newest == 2, "a new producer was initialised")
+    running.wait_total(7)
+    assert [event["id"] for event in kafka.events() if event["kind"] == "added"] == ["a"]
+    assert "commit_unclear" in running.heard.faults
+
+
+def test_an_unknown_outcome_waits_for_zookeeper_before_it_fences_again(kafka: FakeKafka) -> None:
+    """Whoever fences without asking may hit the rightful leader."""
+    seat = FakeSeat([Verdict.OURS, Verdict.UNKNOWN, Verdict.UNKNOWN, Verdict.OURS])
+    kafka.faults.append(unclear_and_lost)
+    running = Running(kafka, seat).wait_leading()
+    kafka.send(id="a", add=7)
+    running.wait_total(7)
+    assert seat.asked >= 4
+    assert kafka.newest == 2
+
+
+def test_a_lone_leader_that_is_fenced_goes_on_when_zookeeper_confirms_it(kafka: FakeKafka) -> None:
+    """Brokers tell the only producer now and then that it was fenced."""
+    kafka.faults.append(fenced_from_outside)
+    running = Running(kafka).wait_leading()
+    kafka.send(id="a", add=7)
+    wait_until(lambda: running.term.progress.epoch == 2, "leads again in a new epoch")
+    running.wait_total(7)
+    assert running.heard.faults == ["fenced"]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "ending"), [(Verdict.UNKNOWN, Ending.FENCED), (Verdict.LOST, Ending.LOST)]
+)
+def test_a_fenced_leader_without_confirmation_never_fences_back(
+    kafka: FakeKafka, verdict: Verdict, ending: Ending
+) -> None:
+    """A leader cut off from ZooKeeper hears of its end from Kafka only; fencing back would hurt its successor."""
+    kafka.faults.append(fenced_from_outside)
+    running = Running(kafka, FakeSeat([Verdict.OURS, verdict])).wait_leading()
+    kafka.send(id="a", add=7)
+    assert running.over().ending is ending
+    assert kafka.newest == 2, "its own first fence, and the successor's"
+    assert running.roles.role is Role.ENDING
+
+
+@pytest.mark.parametrize(
+    ("verdict", "ending"), [(Verdict.UNKNOWN, Ending.UNCONFIRMED), (Verdict.LOST, Ending.LOST)]
+)
+def test_a_sleeper_finds_out_behind_the_fence_and_writes_nothing(
+    kafka: FakeKafka, verdict: Verdict, ending: Ending
+) -> None:
+    running = Running(kafka, FakeSeat([verdict]))
+    assert running.over().ending is ending
+    assert kafka.log == []
+
+
+def test_a_topic_that_cannot_be_written_holds_up_only_itself(kafka: FakeKafka) -> None:
+    kafka.faults.append(abort_because_of("c.activations.bad"))
+    running = Running(kafka).wait_leading()
+    kafka.send(id="a", add=1, to="c.activations.bad")
+    kafka.send(id="b", add=2)
+    wait_until(lambda: running.topic_failures, "the failure was reported")
+    running.wait_leading()
+    running.wait_total(3)
+    assert running.topic_failures == ["c.activations.bad"]
+    assert kafka.newest == 1, "the producer of a clean abort still serves"
+    assert [event["id"] for event in kafka.events() if event["kind"] == "added"] == ["a", "b"]
+
+
+def test_a_log_that_cannot_be_written_is_no_topics_fault(kafka: FakeKafka) -> None:
+    kafka.faults.extend([abort_because_of(None), abort_because_of("c.log")])
+    running = Running(kafka).wait_leading()
+    kafka.send(id="a", add=1)
+    running.wait_total(1)
+    assert running.topic_failures == []
+
+
+def test_a_damaged_log_is_not_led(kafka: FakeKafka) -> None:
+    kafka.log.append(Incoming(0, b"", b'{"seq": 2, "epoch": 0, "kind": "added", "at": 0, "source": 0}'))
+    running = Running(kafka)
+    over = running.over()
+    assert over.ending is Ending.LOG_DAMAGED
+    assert "expected seq 1" in over.detail
+    assert kafka.events() == [{"seq": 2, "epoch": 0, "kind": "added", "at": 0, "source": 0}]
+
+
+def test_kafka_away_ends_the_term_with_a_reason(kafka: FakeKafka) -> None:
+    kafka.fence_fails = True
+    over = Running(kafka).over()
+    assert over.ending is Ending.KAFKA_UNAVAILABLE
+    assert "isn't reachable" in over.detail
+
+
+class Raises(CounterMachine):
+    def step(self, commands: Sequence[Incoming], now: int) -> Sequence[Write]:
+        if commands:
+            raise ZeroDivisionError("a mistake")
+        return []
+
+
+def test_a_machine_that_raises_ends_the_term_and_nothing_else(kafka: FakeKafka) -> None:
+    running = Running(kafka, machine=lambda number: Raises(number, "c")).wait_leading()
+    kafka.send(id="a", add=1)
+    over = running.over()
+    assert over.ending is Ending.MACHINE_FAILED
+    assert "ZeroDivisionError: a mistake" in over.detail
+
+
+def test_no_read_is_answered_from_a_term_that_was_shut_out(kafka: FakeKafka) -> None:
+    """A cut-off leader's memory is stale without its knowing."""
+    running = Running(kafka, FakeSeat([Verdict.OURS, Verdict.UNKNOWN])).wait_leading()
+    kafka.newest += 1  # the successor's fence
+    with pytest.raises(NotLeader):
+        running.total()
+    assert running.over().ending is Ending.FENCED
+
+
+def test_a_read_waits_for_a_commit_that_began_after_it(kafka: FakeKafka) -> None:
+    """A commit that was under way when the read arrived proves nothing: a successor may have written since."""
+    running = Running(kafka).wait_leading()
+    kafka.may_commit.clear()
+    kafka.committing.clear()
+    kafka.send(id="a", add=1)
+    assert kafka.committing.wait(10)
+    late = running.term.read(lambda machine: machine.total)
+    kafka.newest += 1
+    successor = CounterMachine(0, "c")
+    successor.replay([record for record in kafka.log if not is_barrier(record.value)])
+    kafka.append(successor.lead(Term("n2", "i2"), 1))
+    kafka.append(successor.step([Incoming(0, b"", b'{"id": "theirs", "add": 100}')], 1))
+    kafka.may_commit.set()
+    assert late.result(10) >= 100
+    assert "fenced" in running.heard.faults
+
+
+def test_reads_end_with_the_term_and_never_hang(kafka: FakeKafka) -> None:
+    running = Running(kafka).wait_leading()
+    kafka.may_commit.clear()
+    waiting = [running.term.read(lambda machine: machine.total) for _ in range(3)]
+    running.term.end(Ending.LOST, "")
+    kafka.may_commit.set()
+    running.over()
+    for read in [*waiting, running.term.read(lambda machine: machine.total)]:
+        assert read.exception(10) is None or isinstance(read.exception(10), NotLeader)
+    assert isinstance(running.term.read(lambda machine: 1).exception(1), NotLeader)
+
+
+def test_more_reads_than_the_queue_holds_are_refused(kafka: FakeKafka) -> None:
+    running = Running(kafka, settings=TermSettings(reads_max=2, idle_wait_s=0.005)).wait_leading()
+    kafka.may_commit.clear()
+    kafka.committing.clear()
+    kafka.send(id="a", add=1)
+    assert kafka.committing.wait(10)
+    reads = [running.term.read(lambda machine: machine.total) for _ in range(3)]
+    assert isinstance(reads[2].exception(1), TooManyReads)
+    kafka.may_commit.set()
+    assert [read.result(10) for read in reads[:2]] == [1, 1]
+
+
+def test_a_query_that_raises_is_its_callers_business(kafka: FakeKafka) -> None:
+    running = Running(kafka).wait_leading()
+    assert isinstance(running.term.read(lambda machine: 1 / 0).exception(10), ZeroDivisionError)
+    assert running.total() == 0
+
+
+def test_everything_the_term_owned_is_gone_when_it_ends(kafka: FakeKafka) -> None:
+    """Threads, producers and consumers that outlive a term act beside the next one."""
+    running = Running(kafka).wait_leading()
+    running.term.end(Ending.LOST, "")
+    running.over()
+    running.thread.join(10)
+    assert (running.thread.is_alive(), kafka.readers_open, kafka.writers_open) == (False, 0, 0)
+
+
+def test_a_call_that_never_returns_does_not_keep_the_partition(kafka: FakeKafka) -> None:
+    """Kafka's client hangs in a commit: the thread is given up, and what it does later has no effect."""
+    running = Running(kafka, settings=TermSettings(call_limit_s=0.05, idle_wait_s=0.005)).wait_leading()
+    kafka.may_commit.clear()
+    waiting = running.term.read(lambda machine: machine.total)
+    wait_until(lambda: running.term.overdue() == "commit", "the call counts as lost")
+    running.term.abandon("commit didn't return")
+    assert isinstance(waiting.exception(1), NotLeader)
+    running.roles.to(Role.ENDING)
+    running.roles.to(Role.OUT)
+    kafka.may_commit.set()
+    assert running.over().ending is Ending.ABANDONED
+    assert running.roles.role is Role.OUT
+
+
+def test_the_clock_fires_without_commands(kafka: FakeKafka) -> None:
+    running = Running(kafka).wait_leading()
+    kafka.send(id="a", remind_ms=20)
+    wait_until(lambda: [e for e in kafka.events() if e["kind"] == "rang"], "the reminder rang")
+    assert running.roles.role is Role.LEADING
+
+
+def test_time_in_the_log_never_goes_back(kafka: FakeKafka) -> None:
+    """The next leader's wall clock may be an hour behind."""
+    ahead = 4_000_000_000_000
+    kafka.log.append(Incoming(0, b"", b'{"seq":1,"epoch":1,"kind":"elected","at":%d,"source":-1}' % ahead))
+    running = Running(kafka).wait_leading()
+    kafka.send(id="a", add=1)
+    running.wait_total(1)
+    times: list[Any] = [event["at"] for event in kafka.events()]
+    assert times == sorted(times)
+    assert times[-1] >= ahead

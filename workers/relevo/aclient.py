@@ -1,0 +1,187 @@
+"""The client for coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from concurrent.futures import Future
+from datetime import datetime
+from types import TracebackType
+from typing import Any
+
+from relevo.client import TIMEOUT_S, _key, update_command
+from relevo.core import IN_FLIGHT_MAX, Bulk, Core, WaitFor
+from relevo.names import DEFAULT_CLUSTER
+from relevo.requests import NewJob, check_reason, check_retries
+from relevo.results import CreateResult, JobHandle, JobResult
+from relevo.steps import run_async
+from relevo_schemas import commands
+
+
+class AsyncClient:
+    """`Client` with awaitable calls: the same arguments, results and errors.
+
+    It may serve several event loops.
+
+    Args:
+        bootstrap: ``host:port`` of Kafka, several separated by commas.
+        cluster: The cluster's name.
+        **kafka_options: librdkafka's options, with underscores for dots or by ``**{"…": …}``.
+
+    Raises:
+        ConfigurationError: An option contradicts what delivery rests on.
+    """
+
+    def __init__(self, bootstrap: str, cluster: str = DEFAULT_CLUSTER, **kafka_options: Any) -> None:
+        self._core = Core(bootstrap, cluster, kafka_options)
+
+    @property
+    def bootstrap(self) -> str:
+        """Where Kafka is."""
+        return self._core.bootstrap
+
+    @property
+    def cluster(self) -> str:
+        """The cluster's name."""
+        return self._core.cluster
+
+    @property
+    def kafka_options(self) -> Mapping[str, Any]:
+        """The options it was made with."""
+        return self._core.options
+
+    async def create(
+        self,
+        type: str,
+        variables: Any = None,
+        *,
+        key: str | None = None,
+        priority: int = 0,
+        retries: int = 3,
+        backoff: float = 1.0,
+        backoff_max: float = 300.0,
+        lease: float = 30.0,
+        run_at: datetime | int | None = None,
+        delay: float | None = None,
+        expires_at: datetime | int | None = None,
+        correlation_id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        wait: WaitFor = "accepted",
+        timeout: float = TIMEOUT_S,
+    ) -> JobHandle:
+        """As `Client.create`."""
+        job = NewJob(
+            type=type, variables=variables, key=key, priority=priority, retries=retries, backoff=backoff,
+            backoff_max=backoff_max, lease=lease, run_at=run_at, delay=delay, expires_at=expires_at,
+            correlation_id=correlation_id, headers=headers or {},
+        )  # fmt: skip
+        return await run_async(self._core.create(job, wait, timeout))
+
+    async def create_many(
+        self,
+        jobs: Iterable[NewJob | Mapping[str, Any]] | AsyncIterable[NewJob | Mapping[str, Any]],
+        *,
+        in_flight: int = IN_FLIGHT_MAX,
+        timeout: float = TIMEOUT_S,
+    ) -> AsyncIterator[CreateResult]:
+        """As `Client.create_many`; ``jobs`` may be an asynchronous iterable."""
+        bulk = Bulk(self._core, in_flight)
+        async for job in _each(jobs):
+            while bulk.full or not bulk.offer(job):
+                # Asked for before looking: an answer in between ends the wait at once.
+                room = self._core.sender.room()
+                found = bulk.answers()
+                for result in found:
+                    yield result
+                if not found:
+                    await self._room(room, timeout)
+            for result in bulk.answers():
+                yield result
+        while bulk.pending:
+            room = self._core.sender.room()
+            found = bulk.answers()
+            for result in found:
+                yield result
+            if bulk.pending and not found:
+                await self._room(room, timeout)
+
+    async def _room(self, room: Future[None], timeout: float) -> None:
+        try:
+            await asyncio.wait_for(asyncio.wrap_future(room), timeout)
+        except TimeoutError as error:
+            raise self._core.sender.full() from error
+
+    async def cancel(
+        self,
+        job: JobHandle | str,
+        reason: str = "",
+        *,
+        wait: WaitFor = "accepted",
+        timeout: float = TIMEOUT_S,
+    ) -> JobHandle:
+        """As `Client.cancel`."""
+        key = _key(job)
+        return await run_async(
+            self._core.command(key, commands.CancelJob(key, check_reason(reason)), wait, timeout)
+        )
+
+    async def retry(
+        self,
+        job: JobHandle | str,
+        retries: int = 3,
+        *,
+        wait: WaitFor = "accepted",
+        timeout: float = TIMEOUT_S,
+    ) -> JobHandle:
+        """As `Client.retry`."""
+        key = _key(job)
+        return await run_async(
+            self._core.command(key, commands.RetryJob(key, check_retries(retries)), wait, timeout)
+        )
+
+    async def update(
+        self,
+        job: JobHandle | str,
+        *,
+        priority: int | None = None,
+        retries: int | None = None,
+        wait: WaitFor = "accepted",
+        timeout: float = TIMEOUT_S,
+    ) -> JobHandle:
+        """As `Client.update`."""
+        key = _key(job)
+        command = update_command(key, priority, retries)
+        return await run_async(self._core.command(key, command, wait, timeout))
+
+    async def await_result(self, handle: JobHandle, timeout: float = TIMEOUT_S) -> JobResult:
+        """As `Client.await_result`."""
+        return await run_async(self._core.result(handle, timeout))
+
+    async def close(self, timeout: float = 10.0) -> int:
+        """As `Client.close`."""
+        return await asyncio.to_thread(self._core.close, timeout)
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+async def _each(
+    jobs: Iterable[NewJob | Mapping[str, Any]] | AsyncIterable[NewJob | Mapping[str, Any]],
+) -> AsyncIterator[NewJob | Mapping[str, Any]]:
+    if isinstance(jobs, AsyncIterable):
+        async for job in jobs:
+            yield job
+        return
+    turn = time.monotonic()
+    for job in jobs:
+        yield job
+        if time.monotonic() - turn > 0.005:
+            # A long list must not keep the loop to itself.
+            await asyncio.sleep(0)
+            turn = time.monotonic()

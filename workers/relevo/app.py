@@ -1,0 +1,241 @@
+"""The faces of a worker process: `WorkerApp` with a decorator, `JobWorker` as an object."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from types import FrameType, TracebackType
+from typing import Any, Final, TypeVar
+
+from relevo.aclient import AsyncClient
+from relevo.client import Client
+from relevo.dedup.store import DedupStore
+from relevo.execution import Handler
+from relevo.names import DEFAULT_CLUSTER
+from relevo.stats import WorkerStats, total
+from relevo.worker import BUFFER, DRAIN_S, STOP_S, Delivery, JobType, Workers
+
+_log: Final = logging.getLogger("relevo.worker")
+H = TypeVar("H", bound=Handler)
+
+_WAKE_S: Final = 0.2
+
+
+class _Runnable:
+    """What both faces share: start, stop, run until told to end."""
+
+    _workers: Workers
+
+    @property
+    def stats(self) -> WorkerStats:
+        """Counters, summed over all job types."""
+        return total(list(self._workers.stats.values()))
+
+    @property
+    def stats_by_type(self) -> Mapping[str, WorkerStats]:
+        """Counters by job type, live."""
+        return self._workers.stats
+
+    @property
+    def alive(self) -> bool:
+        """Whether all job types are being worked on; False before the start and after the end."""
+        return self._workers.alive
+
+    def start(self) -> None:
+        """Start working, in threads; returns at once.
+
+        Raises:
+            ConfigurationError: No job type has a handler, or it was started before.
+            UsedAfterFork: It was made in another process.
+        """
+        self._workers.start()
+
+    def stop(self, drain: float = STOP_S) -> None:
+        """Start no more jobs, let running ones finish for ``drain`` seconds, commit, and leave.
+
+        Twice does no harm.         What has not finished by then is delivered again, here or elsewhere, once its claim has ended.
+        """
+        self._workers.stop(drain)
+
+    def run(self, drain: float = STOP_S) -> None:
+        """Work until SIGTERM or SIGINT, then `stop`; a second signal ends it at once.
+
+        Signals are taken only when called from the main thread; elsewhere it works until `request_stop`.
+
+        Raises:
+            StoreUnsafe: The dedup store would forget claims.
+            RelevoError: The worker can't go on; the message says why.
+        """
+        stopping = self._stopping
+        at_once = threading.Event()
+
+        def on_signal(number: int, frame: FrameType | None) -> None:
+            if stopping.is_set():
+                at_once.set()
+            stopping.set()
+
+        in_main = threading.current_thread() is threading.main_thread()
+        before = (
+            {each: signal.signal(each, on_signal) for each in (signal.SIGTERM, signal.SIGINT)}
+            if in_main
+            else {}
+        )
+        try:
+            self.start()
+            while not stopping.wait(_WAKE_S) and self._workers.alive:
+                pass
+            ending = threading.Thread(target=self.stop, args=(drain,), name="relevo-stop", daemon=True)
+            ending.start()
+            while ending.is_alive() and not at_once.is_set():
+                ending.join(_WAKE_S)
+            if at_once.is_set():
+                _log.warning("ended at once; jobs that were running are delivered again")
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        if self._workers.fault is not None:
+            raise self._workers.fault
+
+    def request_stop(self) -> None:
+        """Let `run` drain and return, as a first signal does. From any thread."""
+        self._stopping.set()
+
+    _stopping: threading.Event
+
+
+class WorkerApp(_Runnable):
+    """A worker process: handlers by job type.
+
+    Args:
+        bootstrap: ``host:port`` of Kafka, several separated by commas.
+        cluster: The cluster's name.
+        dedup: Remembers what was done; None: `MemoryDedupStore`, which knows of this process only.
+        drain: How long running handlers may finish when a partition goes to another worker, in seconds.
+        watch: Follow the log for jobs that run long, to learn that they were cancelled or timed out.
+        **kafka_options: librdkafka's options, with underscores for dots or by ``**{"…": …}``.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        cluster: str = DEFAULT_CLUSTER,
+        *,
+        dedup: DedupStore | None = None,
+        drain: float = DRAIN_S,
+        watch: bool = True,
+        **kafka_options: Any,
+    ) -> None:
+        self._workers = Workers(bootstrap, cluster, kafka_options, dedup, drain, watch)
+        self._stopping = threading.Event()
+
+    def job(
+        self,
+        type: str,
+        *,
+        lease: float | None = None,
+        concurrency: int | None = None,
+        delivery: Delivery = "at-least-once",
+        timeout: float | None = None,
+        ttl: float | None = None,
+        buffer: int = BUFFER,
+    ) -> Callable[[H], H]:
+        """Make the decorated function the handler of a job type. For the arguments see `JobType`.
+
+        Raises:
+            ConfigurationError: An argument can't be right, or the type has a handler already.
+        """
+
+        def register(handler: H) -> H:
+            self._workers.add(
+                JobType(
+                    type,
+                    handler,
+                    lease=lease,
+                    concurrency=concurrency,
+                    delivery=delivery,
+                    timeout=timeout,
+                    ttl=ttl,
+                    buffer=buffer,
+                )
+            )
+            return handler
+
+        return register
+
+    @property
+    def types(self) -> tuple[JobType, ...]:
+        """How each job type is run."""
+        return tuple(self._workers.types)
+
+    def __enter__(self) -> WorkerApp:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+class JobWorker(_Runnable):
+    """A worker for one job type.
+
+    Args:
+        client: Where to work: its address, cluster and options are used. The worker has connections of its
+            own.
+        job_type: The job type.
+        handler: A coroutine function or a plain one, called with the `Job`.
+        dedup_store: Remembers what was done; None: `MemoryDedupStore`.
+        ttl: Dedup window in seconds; None: the store's own.
+        lease: See `JobType`.
+        concurrency: See `JobType`.
+        delivery: See `JobType`.
+        timeout: See `JobType`.
+        buffer: See `JobType`.
+        drain: How long running handlers may finish when a partition goes to another worker, in seconds.
+        watch: Follow the log for jobs that run long.
+    """
+
+    def __init__(
+        self,
+        *,
+        client: Client | AsyncClient,
+        job_type: str,
+        handler: Handler,
+        dedup_store: DedupStore | None = None,
+        ttl: float | None = None,
+        lease: float | None = None,
+        concurrency: int | None = None,
+        delivery: Delivery = "at-least-once",
+        timeout: float | None = None,
+        buffer: int = BUFFER,
+        drain: float = DRAIN_S,
+        watch: bool = True,
+    ) -> None:
+        self._workers = Workers(
+            client.bootstrap, client.cluster, client.kafka_options, dedup_store, drain, watch
+        )
+        self._workers.add(
+            JobType(
+                job_type,
+                handler,
+                lease=lease,
+                concurrency=concurrency,
+                delivery=delivery,
+                timeout=timeout,
+                ttl=ttl,
+                buffer=buffer,
+            )
+        )
+        self._stopping = threading.Event()
+
+    def __enter__(self) -> JobWorker:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

@@ -1,0 +1,138 @@
+"""Many jobs from JSON lines: streamed, with progress, each bad line told, no good one lost."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any, BinaryIO
+
+import click
+
+from relevo import Client, CreateResult, JobEvents, NewJob
+from relevo.cli.answers import Answers
+from relevo.cli.job_lines import BadLine, read_lines
+from relevo.cli.output import as_json
+from relevo.cli.progress import Progress
+
+
+def create_lines(client: Client, file: BinaryIO, *, wait: str, timeout_s: float, json_: bool) -> bool:
+    """Creates a job for each line that is one, and says what became of each.
+
+    Args:
+        client: Where to.
+        file: JSON lines.
+        wait: ``accepted``, ``decided`` or ``result``.
+        timeout_s: Longest wait for one answer, in seconds.
+        json_: One JSON object for each line on standard output.
+
+    Returns:
+        Whether all lines were jobs and none was refused.
+    """
+    # Opened before anything is sent, so that no answer can come before it listens.
+    with ExitStack() as stack:
+        answers = None
+        if wait != "accepted":
+            events = JobEvents(client.bootstrap, client.cluster, "now", **client.kafka_options)
+            answers = Answers(stack.enter_context(events), decided_is_enough=wait == "decided")
+        task = _Bulk(client, file, answers, json_)
+        task.send(timeout_s)
+        task.await_answers(timeout_s)
+        return task.finish()
+
+
+class _Bulk:
+    def __init__(self, client: Client, file: BinaryIO, answers: Answers | None, json_: bool) -> None:
+        self._client = client
+        self._file = file
+        self._answers = answers
+        self._json = json_
+        self._progress = Progress(_size(file))
+        self._read = self._accepted = self._bad = self._refused = 0
+        # Line numbers of jobs that were handed to the client and not answered for yet, in their order.
+        self._numbers: deque[int] = deque()
+        self._began = time.monotonic()
+
+    def send(self, timeout_s: float) -> None:
+        for result in self._client.create_many(self._jobs(), timeout=timeout_s):
+            self._answered(self._numbers.popleft(), result)
+            self._progress.update(self._read, self._text())
+
+    def await_answers(self, timeout_s: float) -> None:
+        """Waits for what becomes of the accepted jobs, as long as something comes within the time."""
+        answers = self._answers
+        if answers is None:
+            return
+        self._progress = Progress(self._accepted)
+        silent_since = time.monotonic()
+        while answers.pending and time.monotonic() - silent_since < timeout_s:
+            before = answers.pending
+            for number, key, trouble in answers.read():
+                if trouble:
+                    self._problem(number, key, trouble)
+            if answers.pending < before:
+                silent_since = time.monotonic()
+            done = self._accepted - answers.pending
+            self._progress.update(done, f"{done:,} of {self._accepted:,}")
+        for number, key in answers.unanswered():
+            self._problem(
+                number, key, f"job {key!r} is accepted, and nothing more was heard in {timeout_s:g} s"
+            )
+
+    def finish(self) -> bool:
+        self._progress.clear()
+        seconds = max(time.monotonic() - self._began, 1e-6)
+        rate = f"{self._accepted / seconds:,.0f}/s"
+        click.echo(f"{self._text()} in {seconds:.1f} s ({rate})", err=True)
+        return not (self._bad or self._refused)
+
+    def _jobs(self) -> Iterator[NewJob]:
+        for line in read_lines(self._lines(), now_ms=int(time.time() * 1000)):
+            if isinstance(line, BadLine):
+                self._bad += 1
+                self._progress.clear()
+                click.echo(str(line), err=True)
+                if self._json:
+                    click.echo(as_json({"line": line.number, "error": line.reason}))
+                continue
+            self._numbers.append(line.number)
+            yield line.job
+
+    def _lines(self) -> Iterator[bytes]:
+        for line in self._file:
+            self._read += len(line)
+            yield line
+
+    def _answered(self, number: int, result: CreateResult) -> None:
+        if result.handle is None:
+            self._problem(number, result.key, str(result.error))
+            return
+        self._accepted += 1
+        if self._answers is not None:
+            self._answers.expect(number, result.handle)
+        if self._json:
+            shown: dict[str, Any] = {"line": number, "key": result.key, "partition": result.handle.partition}
+            click.echo(as_json(shown))
+
+    def _problem(self, number: int, key: str | None, reason: str) -> None:
+        self._refused += 1
+        self._progress.clear()
+        click.echo(f"line {number}: {reason}", err=True)
+        if self._json:
+            click.echo(as_json({"line": number, "key": key, "error": reason}))
+
+    def _text(self) -> str:
+        parts = [f"{self._accepted:,} accepted"]
+        parts += [f"{self._bad:,} bad line(s)"] * bool(self._bad)
+        parts += [f"{self._refused:,} refused or not done"] * bool(self._refused)
+        return ", ".join(parts)
+
+
+def _size(file: BinaryIO) -> int:
+    """Bytes of a plain file, 0 for a pipe."""
+    try:
+        return os.fstat(file.fileno()).st_size
+    except (OSError, AttributeError, ValueError):
+        return 0

@@ -1,0 +1,63 @@
+"""`relevo cluster`: see how a cluster is doing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from relevo.cli.nodes import api_options, find_api
+from relevo.cli.output import as_json, table
+
+_STATES = ("SCHEDULED", "READY", "ACTIVE", "INCIDENT", "COMPLETED", "ERRORED", "CANCELLED", "EXPIRED")
+
+
+@click.group()
+def command() -> None:
+    """See how a cluster is doing."""
+
+
+@command.command()
+@api_options
+@click.option("--json", "json_", is_flag=True, help="As JSON.")
+@click.pass_context
+def status(ctx: click.Context, api: str | None, zookeeper: str, cluster: str, json_: bool) -> None:
+    r"""Show nodes, and each partition with its leader, epoch, lag, and how many jobs are in each state.
+
+    Of finished states the count is of all jobs that ever ended so.
+
+    \b
+    Examples:
+      relevo cluster status
+      relevo cluster status --api 127.0.0.1:8080 --json | jq '.partitions[].leader'
+
+    Exit code 1 if a partition has no leader, or its leader could not be asked.
+    """
+    client = find_api(api, zookeeper, cluster)
+    nodes = client.get("/v1/nodes")["nodes"]
+    answer = client.get("/v1/partitions")
+    sick = any("error" in row for row in answer["partitions"])
+    if json_:
+        click.echo(as_json({"nodes": nodes, **answer}))
+    else:
+        click.echo(table(("NODE", "API", "LEADS"), [(n["node"], n["address"], n["leads"]) for n in nodes]))
+        click.echo()
+        click.echo(
+            table(("PARTITION", "LEADER", "EPOCH", "POSITION", "LAG", *_STATES), partition_rows(answer))
+        )
+        for row in answer["partitions"]:
+            if "error" in row:
+                click.echo(f"warning: partition {row['partition']}: {row['error']['message']}", err=True)
+    ctx.exit(1 if sick else 0)
+
+
+def partition_rows(answer: dict[str, Any]) -> list[list[object]]:
+    """The cells of each partition; a dash for what isn't known."""
+    rows: list[list[object]] = []
+    for row in answer["partitions"]:
+        known = "error" not in row
+        jobs = row.get("jobs", {})
+        cells = [jobs.get(state, 0) if known else "-" for state in _STATES]
+        head = [row.get(name, "-") for name in ("epoch", "position", "lag")]
+        rows.append([row["partition"], row["leader"] or "-", *head, *cells])
+    return rows

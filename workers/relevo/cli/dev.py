@@ -1,0 +1,140 @@
+"""`relevo dev`: a local cluster in the foreground."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+from relevo.cli.output import parse_kafka_options
+
+if TYPE_CHECKING:
+    from relevo_engine.local.cluster import LocalCluster
+
+_REFRESH_S = 1.0
+
+
+@click.command()
+@click.option("--nodes", type=click.IntRange(1, 9), default=3, show_default=True, help="Engine nodes.")
+@click.option("--partitions", type=click.IntRange(1, 64), default=4, show_default=True, help="Partitions.")
+@click.option(
+    "--brokers", type=click.Choice(("1", "3")), default="1", show_default=True, help="Kafka brokers."
+)
+@click.option(
+    "--zookeepers", type=click.Choice(("1", "3")), default="1", show_default=True, help="ZooKeeper servers."
+)
+@click.option("--kafka", metavar="HOST:PORT", default=None, help="Use this Kafka and start none.")
+@click.option("--zookeeper", metavar="HOST:PORT", default=None, help="Use this ZooKeeper and start none.")
+@click.option(
+    "--kafka-option", multiple=True, metavar="NAME=VALUE", help="One more librdkafka option; repeatable."
+)
+@click.option(
+    "--cluster", "name", default="relevo", show_default=True, metavar="NAME", help="Name of the cluster."
+)
+@click.option("--type", "-t", "types", multiple=True, metavar="TYPE", help="Declare a job type; repeatable.")
+@click.option(
+    "--home",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=None,
+    help="Keep data and logs in this folder, and start on them again.",
+)
+@click.option("--plain", is_flag=True, help="Lines instead of a live table.")
+def command(
+    nodes: int, partitions: int, brokers: str, zookeepers: str, kafka: str | None, zookeeper: str | None,
+    kafka_option: tuple[str, ...], name: str, types: tuple[str, ...], home: Path | None, plain: bool,
+) -> None:  # fmt: skip
+    r"""Run a whole cluster on this machine: Kafka, ZooKeeper and engine nodes. Ctrl-C ends all of it.
+
+    Needs a JDK 17 or newer, and Maven for the first time, unless --kafka and --zookeeper name servers that run
+    already. Everything listens on loopback, and nothing is kept without --home.
+
+    \b
+    Examples:
+      relevo dev
+      relevo dev --nodes 1 --partitions 1 --type hello
+      relevo dev --home ~/.relevo-dev                     # goes on where it was ended
+      relevo dev --kafka localhost:9092 --zookeeper localhost:2181
+
+    It prints what other terminals need to connect: environment variables for `relevo`, addresses for clients.
+    """
+    from relevo_engine.local.cluster import LocalCluster
+
+    stopping = StopSignal()
+    cluster = LocalCluster(
+        nodes,
+        partitions,
+        int(brokers),
+        int(zookeepers),
+        kafka=kafka,
+        zookeeper=zookeeper,
+        name=name,
+        types=types,
+        kafka_options=parse_kafka_options(kafka_option),
+        home=home,
+        for_tests=False,
+        report=lambda line: click.echo(line, err=True),
+    )
+    with cluster:
+        click.echo(_how_to_connect(cluster))
+        if plain or not sys.stdout.isatty():
+            _watch_plain(cluster, stopping)
+        else:
+            from relevo.cli.dev_view import watch_live
+
+            watch_live(cluster, stopping)
+        click.echo("stopping", err=True)
+
+
+class StopSignal:
+    """SIGINT and SIGTERM: while the cluster is watched, the first ends that. At any other time, or once more, they
+    end the command at once; the keepers of the processes see to the rest.
+    """
+
+    def __init__(self) -> None:
+        self._asked = threading.Event()
+        self._watching = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._handle)
+
+    def wait(self, seconds: float) -> bool:
+        """Whether the watching is to end, now or within so many seconds."""
+        self._watching = True
+        return self._asked.wait(seconds)
+
+    def _handle(self, _number: int, _frame: FrameType | None) -> None:
+        if not self._watching or self._asked.is_set():
+            raise KeyboardInterrupt
+        self._asked.set()
+
+
+def _how_to_connect(cluster: LocalCluster) -> str:
+    lines = [
+        f"cluster {cluster.name} is ready: {len(cluster.nodes)} node(s), {cluster.partitions} partition(s)",
+        "",
+        "In another terminal:",
+        f"  export RELEVO_KAFKA={cluster.kafka} RELEVO_ZOOKEEPER={cluster.zookeeper}"
+        f" RELEVO_API={cluster.nodes[0].address} RELEVO_CLUSTER={cluster.name}",
+        '  relevo jobs create --type hello --variables \'{"name": "Ada"}\'',
+        "  relevo events tail",
+        "",
+        *(f"{node.node_id}  http://{node.address}  log {node.log_path}" for node in cluster.nodes),
+    ]
+    return "\n".join(lines)
+
+
+def _watch_plain(cluster: LocalCluster, stopping: StopSignal) -> None:
+    """Tells every change of leaders, and any process that ends."""
+    before: dict[int, str] = {}
+    while not stopping.wait(_REFRESH_S):
+        cluster.brokers.check()
+        leaders = cluster.leaders()
+        if leaders != before:
+            shown = ", ".join(f"{p}: {node}" for p, node in sorted(leaders.items())) or "none"
+            click.echo(f"{time.strftime('%H:%M:%S')}  leaders  {shown}")
+            before = leaders

@@ -1,0 +1,131 @@
+"""`relevo events`: follow what happens to jobs."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from relevo.cli.output import as_json, kafka_options, parse_kafka_options, parse_time, show_time
+
+if TYPE_CHECKING:
+    from relevo import JobEvent
+
+_HEAD = ("seq", "epoch", "at", "source", "key")
+_TEXT_SHOWN = 100
+
+
+@click.group()
+def command() -> None:
+    """Follow what happens to jobs. The job log is open to everybody; this is the comfortable way."""
+
+
+@command.command()
+@kafka_options
+@click.option("--type", "-t", "types", multiple=True, metavar="TYPE", help="Jobs of this type; repeatable.")
+@click.option("--key", "-k", "keys", multiple=True, metavar="KEY", help="This job; repeatable.")
+@click.option(
+    "--kind", "kinds", multiple=True, metavar="KIND", help="This kind, such as JobCompleted; repeatable."
+)
+@click.option(
+    "--from",
+    "from_",
+    default="now",
+    show_default=True,
+    metavar="start|now|TIME",
+    help="Where to begin. TIME: 2030-01-31T09:00:00Z, or -15m.",
+)
+@click.option("--follow/--no-follow", default=True, show_default=True, help="Wait for more at the end.")
+@click.option("--limit", "-n", type=click.IntRange(1), default=None, help="Stop after so many.")
+@click.option("--json", "json_", is_flag=True, help="One JSON object for each event, with all its fields.")
+def tail(
+    kafka: str, cluster: str, kafka_option: tuple[str, ...], types: tuple[str, ...], keys: tuple[str, ...],
+    kinds: tuple[str, ...], from_: str, follow: bool, limit: int | None, json_: bool,
+) -> None:  # fmt: skip
+    r"""Print events as they are committed.
+
+    \b
+    Examples:
+      relevo events tail
+      relevo events tail --type send-email --kind JobIncident --kind JobErrored
+      relevo events tail --key order-4711 --from start --no-follow
+      relevo events tail --from -1h --json --no-follow | jq -r .kind | sort | uniq -c
+
+    Events of one partition come in order. Those of a type begin with a job's creation: a job created before
+    --from is not known to be of the type.
+
+    \b
+    Kinds:
+      JobCreated  JobDue  JobActivated  JobStarted  JobCompleted  JobFailed  JobErrored  JobTimedOut
+      JobIncident  JobRetried  JobUpdated  JobCancelled  JobExpired  LeaderElected  CommandRejected
+    """
+    from relevo import JobEvents
+
+    start = _start(from_)
+    options = parse_kafka_options(kafka_option)
+    wanted = {"types": types or None, "keys": keys or None, "kinds": kinds or None}
+    with JobEvents(kafka, cluster, start, follow=follow, **wanted, **options) as events:
+        for count, event in enumerate(events, start=1):
+            click.echo(as_json(fields_of(event)) if json_ else line_of(event))
+            if limit is not None and count >= limit:
+                return
+
+
+def _start(text: str) -> Any:
+    if text in ("start", "beginning"):
+        return "beginning"
+    if text == "now":
+        return "now"
+    try:
+        return parse_time(text, now_ms=int(time.time() * 1000))
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--from") from error
+
+
+def fields_of(event: JobEvent) -> dict[str, Any]:
+    """Everything an event says, by name."""
+    record = event.event
+    shown: dict[str, Any] = {
+        "kind": event.kind,
+        "key": event.key,
+        "partition": event.partition,
+        "offset": event.offset,
+    }
+    for name in record.FIELDS:
+        if name == "job":
+            job = record.job  # type: ignore[attr-defined]
+            shown |= {
+                field: getattr(job, field)
+                for field in ("type", "priority", "retries", "backoff_ms", "backoff_max_ms", "lease_ms",
+                              "run_at", "expires_at", "correlation_id", "headers", "variables")
+            }  # fmt: skip
+        else:
+            shown[name] = getattr(record, name)
+    return shown
+
+
+def line_of(event: JobEvent) -> str:
+    """An event for people."""
+    details = []
+    for name in event.event.FIELDS:
+        if name in _HEAD:
+            continue
+        value = getattr(event.event, name)
+        if name == "job":
+            details.append(f"type={value.type}")
+            if value.run_at:
+                details.append(f"run_at={show_time(value.run_at)}")
+        elif name == "retry_at":
+            details.append(f"retry_at={show_time(value)}")
+        else:
+            text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+            if text:
+                details.append(f"{name}={_brief(text)}")
+    place = f"{event.partition}:{event.offset}"
+    return f"{show_time(event.at)}  {place:<10} {event.kind:<15}  {event.key}  {' '.join(details)}".rstrip()
+
+
+def _brief(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _TEXT_SHOWN else line[:_TEXT_SHOWN] + "…"

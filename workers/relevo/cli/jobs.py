@@ -1,0 +1,278 @@
+"""`relevo jobs`: create, look at, cancel and retry jobs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from relevo.cli.nodes import api_options, find_api
+from relevo.cli.output import as_json, kafka_options, parse_kafka_options, show_time, table
+
+if TYPE_CHECKING:
+    from relevo import Client, JobHandle
+    from relevo.core import WaitFor
+
+_WAITS = ("accepted", "decided", "result")
+_STATES = ("scheduled", "ready", "active", "incident")
+
+
+@click.group()
+def command() -> None:
+    r"""Create, look at, cancel and retry jobs.
+
+    \b
+    States of a job:
+      SCHEDULED   waits for its time, or for the next attempt after a failure
+      READY       waits in the engine to be handed out
+      ACTIVE      handed to workers
+      INCIDENT    needs a person: relevo jobs retry, or cancel
+      COMPLETED  ERRORED  CANCELLED  EXPIRED      finished
+
+    create, cancel and retry talk to Kafka; get and list ask a node.
+    """
+
+
+def _client(kafka: str, cluster: str, kafka_option: tuple[str, ...]) -> Client:
+    from relevo import Client
+
+    return Client(kafka, cluster, **parse_kafka_options(kafka_option))
+
+
+@command.command()
+@kafka_options
+@click.argument("file", required=False, type=click.File("rb"), metavar="[FILE]")
+@click.option("--type", "-t", "type", metavar="TYPE", help="Job type. Needed unless FILE is given.")
+@click.option("--variables", metavar="JSON", help="The job's input.  [default {}]")
+@click.option("--key", metavar="KEY", help="The job's identity: the same key twice is the same job.")
+@click.option("--priority", type=int, help="Higher runs earlier, -100 to 100.  [default 0]")
+@click.option("--retries", type=int, help="Failures answered with another attempt.  [default 3]")
+@click.option("--backoff", type=float, metavar="SECONDS", help="Pause after the first failure.  [default 1]")
+@click.option("--backoff-max", type=float, metavar="SECONDS", help="Longest pause.  [default 300]")
+@click.option("--lease", type=float, metavar="SECONDS", help="Time an attempt has.  [default 30]")
+@click.option("--run-at", metavar="TIME", help="Not before: 2030-01-31T09:00:00Z, or +15m.")
+@click.option("--expires-at", metavar="TIME", help="EXPIRED if still open then.")
+@click.option("--correlation-id", metavar="TEXT", help="Your own identifier.")
+@click.option(
+    "--header", "headers", multiple=True, metavar="NAME=VALUE", help="Handed to the worker; repeatable."
+)
+@click.option(
+    "--wait",
+    type=click.Choice(_WAITS),
+    default="accepted",
+    show_default=True,
+    help="Return when Kafka has it, the engine has answered, or the job has ended.",
+)
+@click.option(
+    "--timeout", type=float, default=30.0, show_default=True, metavar="SECONDS", help="Longest wait."
+)
+@click.option("--json", "json_", is_flag=True, help="One JSON object for each job.")
+@click.pass_context
+def create(
+    ctx: click.Context, /, kafka: str, cluster: str, kafka_option: tuple[str, ...], file: BinaryIO | None,
+    wait: str, timeout: float, json_: bool, **flags: Any,
+) -> None:  # fmt: skip
+    r"""Create one job from flags, or many from JSON lines in FILE (- for standard input).
+
+    \b
+    A line:
+      {"type": "send-email", "variables": {"to": "ada@example.com"}}
+    Its fields are named like the flags (backoff_max, run_at, …); all but type may be left out. Lines that are
+    bad are told by number on standard error, and don't hold up the others.
+
+    \b
+    Examples:
+      relevo jobs create --type send-email --variables '{"to": "ada@example.com"}' --wait result
+      relevo jobs create jobs.jsonl
+      gunzip < jobs.jsonl.gz | relevo jobs create - --json > created.jsonl
+
+    Creating a key that exists gives the existing job, so an interrupted import can be repeated where lines
+    have keys.
+
+    Exit code 1 if a line was bad or a job was refused.
+    """
+    from relevo.cli.bulk import create_lines
+    from relevo.cli.job_lines import from_flags
+
+    if file is not None:
+        given = [name for name, value in flags.items() if value not in (None, ())]
+        if given:
+            raise click.UsageError(f"FILE and --{given[0].replace('_', '-')} exclude each other")
+        with _client(kafka, cluster, kafka_option) as client:
+            good = create_lines(client, file, wait=wait, timeout_s=timeout, json_=json_)
+        ctx.exit(0 if good else 1)
+    if not flags["type"]:
+        raise click.UsageError("say what to create: --type TYPE, or a FILE of JSON lines")
+    job = from_flags(flags, now_ms=int(time.time() * 1000))
+    with _client(kafka, cluster, kafka_option) as client:
+        sure: WaitFor = "accepted" if wait == "accepted" else "decided"
+        handle = client.create(**{n: getattr(job, n) for n in job.__slots__}, wait=sure, timeout=timeout)
+        result = client.await_result(handle, timeout) if wait == "result" else None
+    if json_:
+        click.echo(as_json({"key": handle.key, "partition": handle.partition, "created": handle.created,
+                            "result": result and _result_fields(result)}))  # fmt: skip
+    else:
+        click.echo(_told(handle))
+        if result is not None:
+            click.echo(f"{result.state} {_result_text(result)}".rstrip())
+    ctx.exit(0 if result is None or result.state == "COMPLETED" else 1)
+
+
+def _told(handle: JobHandle) -> str:
+    if handle.created is False:
+        return f"{handle.key} exists already: {handle.state}"
+    return f"{handle.key} {'created' if handle.created else 'accepted'} (partition {handle.partition})"
+
+
+def _result_fields(result: Any) -> dict[str, Any]:
+    return {"state": result.state, "attempt": result.attempt, "result": result.result or None,
+            "code": result.code or None, "message": result.message or None}  # fmt: skip
+
+
+def _result_text(result: Any) -> str:
+    if result.result:
+        return str(result.result.decode(errors="replace"))
+    return ": ".join(part for part in (result.code, result.message) if part)
+
+
+@command.command()
+@api_options
+@click.argument("key")
+@click.option("--json", "json_", is_flag=True, help="As JSON.")
+def get(api: str | None, zookeeper: str, cluster: str, key: str, json_: bool) -> None:
+    r"""Show one job, as its partition's leader knows it.
+
+    \b
+    Examples:
+      relevo jobs get order-4711
+      relevo jobs get order-4711 --json | jq .variables
+
+    Of a job that ended, only how and when is kept here, for a limited time. All that ever happened to it:
+      relevo events tail --key order-4711 --from start --no-follow
+    """
+    job = find_api(api, zookeeper, cluster).job(key)
+    if json_:
+        click.echo(as_json(job))
+        return
+    width = max(len(name) for name in job)
+    for name, value in job.items():
+        shown = value if isinstance(value, (str, int)) else as_json(value)
+        if name.endswith(("_at", "_until")) or name == "since":
+            shown = show_time(int(value))
+        click.echo(f"{name.ljust(width)}  {shown}")
+
+
+@command.command(name="list")
+@api_options
+@click.option("--state", type=click.Choice(_STATES, case_sensitive=False), help="Only those in this state.")
+@click.option("--type", "-t", "job_type", metavar="TYPE", help="Only those of this type.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="At most so many.")
+@click.option("--json", "json_", is_flag=True, help="One JSON object for each job.")
+@click.pass_context
+def list_(
+    ctx: click.Context, /, api: str | None, zookeeper: str, cluster: str, state: str | None,
+    job_type: str | None, limit: int, json_: bool,
+) -> None:  # fmt: skip
+    r"""List open jobs of all partitions, the oldest first.
+
+    \b
+    Examples:
+      relevo jobs list --state incident
+      relevo jobs list --type send-email --limit 100 --json
+
+    Exit code 1 if a partition could not be asked.
+    """
+    query = {"state": state and state.upper(), "type": job_type, "limit": limit}
+    answer = find_api(api, zookeeper, cluster).get("/v1/jobs", query)
+    if json_:
+        for job in answer["jobs"]:
+            click.echo(as_json(job))
+    else:
+        rows = [(j["key"], j["type"], j["state"], j["priority"], j["attempt"], show_time(j["created_at"]),
+                 j.get("error", "")[:60]) for j in answer["jobs"]]  # fmt: skip
+        click.echo(table(("KEY", "TYPE", "STATE", "PRIORITY", "ATTEMPT", "CREATED", "ERROR"), rows))
+    for each in answer["not_reached"]:
+        click.echo(f"warning: not complete: {_where(each)}: {each['reason']}", err=True)
+    ctx.exit(1 if answer["not_reached"] else 0)
+
+
+def _where(each: dict[str, Any]) -> str:
+    return f"node {each['node']}" if each["partition"] is None else f"partition {each['partition']}"
+
+
+@command.command()
+@kafka_options
+@click.argument("keys", nargs=-1, required=True, metavar="KEY…")
+@click.option("--reason", default="", metavar="TEXT", help="Why, for the log.")
+@click.option(
+    "--timeout", type=float, default=30.0, show_default=True, metavar="SECONDS", help="Longest wait."
+)
+@click.pass_context
+def cancel(
+    ctx: click.Context, /, kafka: str, cluster: str, kafka_option: tuple[str, ...], keys: tuple[str, ...],
+    reason: str, timeout: float,
+) -> None:  # fmt: skip
+    r"""End jobs that are still open. A handler that is running one is told.
+
+    \b
+    Examples:
+      relevo jobs cancel order-4711 --reason "ordered twice"
+      relevo jobs list --state incident --json | jq -r .key | xargs relevo jobs cancel
+
+    Exit code 1 if one was refused.
+    """
+    with _client(kafka, cluster, kafka_option) as client:
+
+        def one(key: str) -> None:
+            client.cancel(key, reason, wait="decided", timeout=timeout)
+
+        ctx.exit(_each(keys, one, "cancelled"))
+
+
+@command.command()
+@kafka_options
+@click.argument("keys", nargs=-1, required=True, metavar="KEY…")
+@click.option("--retries", type=int, default=3, show_default=True, help="Failures it may have from now on.")
+@click.option(
+    "--timeout", type=float, default=30.0, show_default=True, metavar="SECONDS", help="Longest wait."
+)
+@click.pass_context
+def retry(
+    ctx: click.Context, /, kafka: str, cluster: str, kafka_option: tuple[str, ...], keys: tuple[str, ...],
+    retries: int, timeout: float,
+) -> None:  # fmt: skip
+    r"""Make jobs ready now that are incidents, or wait for their next attempt.
+
+    \b
+    Examples:
+      relevo jobs retry order-4711
+      relevo jobs list --state incident --json | jq -r .key | xargs relevo jobs retry --retries 5
+
+    Exit code 1 if one was refused.
+    """
+    with _client(kafka, cluster, kafka_option) as client:
+
+        def one(key: str) -> None:
+            client.retry(key, retries, wait="decided", timeout=timeout)
+
+        ctx.exit(_each(keys, one, "ready again"))
+
+
+def _each(keys: tuple[str, ...], do: Callable[[str], None], done: str) -> int:
+    """Does it for each key; a refused one doesn't hold up the others. Returns the exit code."""
+    from relevo.errors import InvalidRequest, Rejected
+
+    code = 0
+    for key in keys:
+        try:
+            do(key)
+        except (Rejected, InvalidRequest) as error:
+            sys.stdout.flush()
+            click.echo(f"Error: {error}", err=True)
+            code = 1
+        else:
+            click.echo(f"{key} {done}")
+    return code

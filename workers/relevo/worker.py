@@ -1,0 +1,325 @@
+"""One job type's worker: what belongs together, started and ended in the right order."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
+
+from relevo import names
+from relevo.consumer import ActivationConsumer
+from relevo.dedup.memory import MemoryDedupStore
+from relevo.dedup.store import DedupStore
+from relevo.errors import ConfigurationError
+from relevo.execution import (
+    AsyncHandler,
+    AsyncRunner,
+    Handler,
+    LoopThread,
+    Runner,
+    SyncHandler,
+    ThreadRunner,
+    is_async,
+)
+from relevo.follower import Follower
+from relevo.forks import ForkGuard
+from relevo.gate import Gate
+from relevo.item import Item
+from relevo.leases import LeaseKeeper, LeaseThread
+from relevo.offsets import OffsetTracker
+from relevo.sender import Sender
+from relevo.stats import WorkerStats
+
+if TYPE_CHECKING:
+    pass
+
+_log: Final = logging.getLogger("relevo.worker")
+
+Delivery = Literal["at-least-once", "at-most-once"]
+ASYNC_CONCURRENCY: Final = 100
+SYNC_CONCURRENCY: Final = 8
+BUFFER: Final = 2_000
+DRAIN_S: Final = 10.0
+STOP_S: Final = 30.0
+CLAIM_MIN_S: Final = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobType:
+    """How jobs of one type are run.
+
+    Attributes:
+        type: Job type.
+        handler: A coroutine function or a plain one, called with the `Job`; what it returns is the result.
+        lease: How long an attempt may go without a sign of life, in seconds; None: as the job says. Signs of
+            life come from this package by themselves, so it is the time after which a dead worker is
+            replaced.
+        concurrency: How many handlers run at once; None: 100 coroutines or 8 threads.
+        delivery: ``at-least-once``: run, and then commit. ``at-most-once``: commit, then run, once; a job
+            may be lost, and one that fails is not tried again.
+        timeout: Longest run of a handler in seconds; a coroutine is cancelled then, for a plain function the
+            lease is no longer renewed. None: any.
+        ttl: Dedup window in seconds; None: the store's own.
+        buffer: How many activations may be unfinished in this process at once.
+    """
+
+    type: str
+    handler: Handler
+    lease: float | None = None
+    concurrency: int | None = None
+    delivery: Delivery = "at-least-once"
+    timeout: float | None = None
+    ttl: float | None = None
+    buffer: int = BUFFER
+
+    def __post_init__(self) -> None:
+        names.check_type(self.type)
+        if not callable(self.handler):
+            raise ConfigurationError(f"the handler of {self.type!r} can't be called: {self.handler!r}")
+        if self.delivery not in ("at-least-once", "at-most-once"):
+            raise ConfigurationError(f"delivery {self.delivery!r}: it is 'at-least-once' or 'at-most-once'")
+        for name, value in (("lease", self.lease), ("timeout", self.timeout), ("ttl", self.ttl)):
+            if value is not None and not value > 0:
+                raise ConfigurationError(
+                    f"{name} of {self.type!r} must be more than 0 seconds, not {value!r}"
+                )
+        for name, number in (("concurrency", self.concurrency), ("buffer", self.buffer)):
+            if number is not None and number < 1:
+                raise ConfigurationError(f"{name} of {self.type!r} must be at least 1, not {number!r}")
+
+
+@dataclass(slots=True)
+class Shared:
+    """What all types of one process use together."""
+
+    bootstrap: str
+    cluster: str
+    options: Mapping[str, Any]
+    store: DedupStore
+    drain_s: float
+    watch: bool
+    identity: str = field(default_factory=names.worker_identity)
+    sender: Sender = field(init=False)
+    loop: LoopThread = field(init=False)
+    leases: LeaseThread = field(init=False)
+    follower: Follower | None = field(init=False)
+
+    def open(self) -> None:
+        """Make the threads and connections."""
+        self.sender = Sender(
+            self.bootstrap, self.options, what="worker", linger_ms=5, delivery_timeout_ms=60_000
+        )
+        self.loop = LoopThread()
+        self.leases = LeaseThread()
+        self.follower = Follower(self.bootstrap, self.cluster, self.options) if self.watch else None
+
+    def close(self, timeout: float) -> None:
+        """End them."""
+        self.leases.close()
+        left = self.sender.close(timeout)
+        if left:
+            _log.warning("%d outcomes were not acknowledged; their jobs are delivered again", left)
+        self.loop.close()
+        if self.follower is not None:
+            self.follower.close()
+        self.store.close()
+
+
+class TypeWorker:
+    """Reads, runs and finishes the jobs of one type."""
+
+    def __init__(self, spec: JobType, shared: Shared) -> None:
+        self.spec = spec
+        self.stats = WorkerStats()
+        self.tracker = OffsetTracker()
+        at_most_once = spec.delivery == "at-most-once"
+        store = None if at_most_once else shared.store
+        asynchronous = is_async(spec.handler)
+        concurrency = spec.concurrency or (ASYNC_CONCURRENCY if asynchronous else SYNC_CONCURRENCY)
+        commands = names.commands_topic(shared.cluster)
+        namespace = f"{shared.cluster}:dedup:"
+        self.gate = Gate(
+            commands=commands,
+            namespace=namespace,
+            tracker=self.tracker,
+            sender=shared.sender,
+            store=store,
+            concurrency=concurrency,
+            claim_s=self._claim_s,
+            ttl=spec.ttl,
+            stats=self.stats,
+            name=spec.type,
+            on_fault=lambda: self.consumer.abandon(),
+        )
+        self.runner: Runner = (
+            AsyncRunner(shared.loop, cast("AsyncHandler", spec.handler), self.gate.finished)
+            if asynchronous
+            else ThreadRunner(cast("SyncHandler", spec.handler), concurrency, self.gate.finished, spec.type)
+        )
+        self.consumer = ActivationConsumer(
+            shared.bootstrap,
+            shared.options,
+            topic=names.activations_topic(shared.cluster, spec.type),
+            group=names.workers_group(shared.cluster, spec.type),
+            tracker=self.tracker,
+            deliver=self.gate.deliver,
+            buffer=spec.buffer,
+            drain_s=shared.drain_s,
+            stats=self.stats,
+            commit_first=at_most_once,
+            name=spec.type,
+        )
+        self._keeper = LeaseKeeper(
+            commands=commands,
+            namespace=namespace,
+            identity=shared.identity,
+            running=self.gate.running,
+            runner=self.runner,
+            sender=shared.sender,
+            store=store,
+            lease_ms=round((spec.lease or 0) * 1_000),
+            claim_s=self._claim_s,
+            timeout=spec.timeout,
+            follower=shared.follower,
+            superseded=self.gate.superseded,
+            stats=self.stats,
+        )
+        shared.leases.add(self._keeper)
+
+    def _claim_s(self, lease_ms: int) -> float:
+        return max(CLAIM_MIN_S, self.spec.lease or lease_ms / 1_000)
+
+    def start(self) -> None:
+        """Start reading."""
+        self.gate.start(self.runner)
+        self.consumer.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it works; False once it was stopped, or can't go on."""
+        return self.consumer.thread.is_alive() and self.gate.thread.is_alive()
+
+    def stop(self, drain_s: float) -> None:
+        """Ask it to drain; `join` waits for that."""
+        self.consumer.drain_for(drain_s)
+        self.consumer.stop()
+
+    def join(self, deadline: float) -> None:
+        """Wait until it has drained and left; at the ``deadline`` (monotonic seconds) end it as it is."""
+        self.consumer.thread.join(max(0.0, deadline - time.monotonic()) + 1.0)
+        self.gate.stop()
+        self.gate.thread.join(max(0.1, deadline - time.monotonic()))
+        self.consumer.abandon()
+        self.gate.abandon()
+        self.runner.close()
+
+
+class Workers:
+    """The workers of one process: `WorkerApp` and `JobWorker` are faces of it.
+
+    Attributes:
+        types: How each job type is run.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        cluster: str,
+        options: Mapping[str, Any],
+        dedup: DedupStore | None,
+        drain_s: float,
+        watch: bool = True,
+    ) -> None:
+        names.check_cluster(cluster)
+        if not drain_s >= 0:
+            raise ConfigurationError(f"drain must not be negative, not {drain_s!r}")
+        self.types: list[JobType] = []
+        self._args = (bootstrap, cluster, options, dedup, drain_s)
+        self._watch = watch
+        self._fork = ForkGuard("worker")
+        self._shared: Shared | None = None
+        self._workers: list[TypeWorker] = []
+        self._lock = threading.Lock()
+
+    def add(self, spec: JobType) -> None:
+        """Run a further type."""
+        if self._workers:
+            raise ConfigurationError("the worker runs already: add types before it is started")
+        if any(each.type == spec.type for each in self.types):
+            raise ConfigurationError(f"job type {spec.type!r} has a handler already")
+        self.types.append(spec)
+
+    def start(self) -> None:
+        """Start all types; returns at once.
+
+        Raises:
+            ConfigurationError: There is no type, or an option can't be right.
+            UsedAfterFork: The worker was made in another process.
+        """
+        self._fork.check()
+        with self._lock:
+            if self._workers:
+                raise ConfigurationError("the worker was started before")
+            if not self.types:
+                raise ConfigurationError("no job type has a handler: nothing to run")
+            bootstrap, cluster, options, dedup, drain_s = self._args
+            shared = Shared(
+                bootstrap,
+                cluster,
+                options,
+                dedup if dedup is not None else MemoryDedupStore(),
+                drain_s,
+                self._watch,
+            )
+            shared.open()
+            self._shared = shared
+            self._workers = [TypeWorker(spec, shared) for spec in self.types]
+            shared.leases.start()
+            for worker in self._workers:
+                worker.start()
+
+    @property
+    def stats(self) -> dict[str, WorkerStats]:
+        """Counters by job type."""
+        return {worker.spec.type: worker.stats for worker in self._workers}
+
+    @property
+    def running(self) -> list[Item]:
+        """Handlers at work."""
+        return [item for worker in self._workers for item in list(worker.gate.running.values())]
+
+    @property
+    def workers(self) -> list[TypeWorker]:
+        """The workers, once started."""
+        return self._workers
+
+    @property
+    def fault(self) -> Exception | None:
+        """Why a worker can't go on, if one can't."""
+        return next((worker.gate.fault for worker in self._workers if worker.gate.fault is not None), None)
+
+    @property
+    def alive(self) -> bool:
+        """Whether all types work."""
+        return bool(self._workers) and all(worker.alive for worker in self._workers)
+
+    def stop(self, drain_s: float) -> None:
+        """Start no more jobs, let running ones finish for ``drain_s`` seconds, commit, leave."""
+        if self._fork.foreign:
+            return
+        with self._lock:
+            shared, self._shared = self._shared, None
+        if shared is None:
+            return
+        deadline = time.monotonic() + drain_s
+        for worker in self._workers:
+            worker.stop(drain_s)
+        for worker in self._workers:
+            worker.join(deadline)
+        shared.close(max(0.5, min(5.0, deadline - time.monotonic())))
+
+
+__all__ = ["Delivery", "JobType", "Shared", "TypeWorker", "Workers"]
