@@ -2,58 +2,32 @@
 
 from __future__ import annotations
 
-import itertools
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import orjson
-
-FIELDS = frozenset({"type", "key", "variables", "priority", "run_at"})
-
-Line = dict[str, Any]
+from relevo import NewJob
+from relevo.cli.job_lines import BadLine, GoodLine, read_lines
 
 
-def read_lines(path: Path) -> tuple[list[Line], list[str]]:
-    """The good lines of ``path``, and what is wrong with each of the others, by number."""
-    good: list[Line] = []
-    bad: list[str] = []
+def read_jobs(path: Path) -> tuple[list[GoodLine], list[BadLine]]:
+    """The good lines of ``path`` and the bad ones, read as ``relevo jobs create`` does it."""
+    good: list[GoodLine] = []
+    bad: list[BadLine] = []
     with path.open("rb") as file:
-        for number, text in enumerate(file, start=1):
-            if not text.strip():
-                continue
-            problem = _problem(text)
-            if isinstance(problem, str):
-                bad.append(f"{path}:{number}: {problem}")
+        for line in read_lines(file, now_ms=int(time.time() * 1000)):
+            if isinstance(line, BadLine):
+                bad.append(line)
             else:
-                good.append(problem)
+                good.append(line)
     return good, bad
 
 
-def _problem(text: bytes) -> Line | str:
-    try:
-        line = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        return f"not JSON: {error}"
-    if not isinstance(line, dict):
-        return f"must be an object, not {type(line).__name__}"
-    if unknown := sorted(line.keys() - FIELDS):
-        return f"unknown field {unknown[0]!r}; known are {', '.join(sorted(FIELDS))}"
-    if not isinstance(line.get("type"), str):
-        return "the field 'type' is missing or not a text"
-    if not isinstance(line.get("key", ""), str):
-        return "the field 'key' must be a text"
-    return line
-
-
-def repeated(lines: list[Line], jobs: int) -> Iterator[Line]:
+def repeated(lines: list[GoodLine], jobs: int) -> Iterator[NewJob]:
     """``jobs`` jobs: the lines again and again, each time under fresh keys."""
-    rounds = itertools.count()
-    made = 0
-    for turn in rounds:
-        for number, line in enumerate(lines, start=1):
-            if made == jobs:
-                return
-            key = line.get("key") or f"line-{number}"
-            yield {"variables": {}, **line, "key": f"{key}-{turn}" if turn else key}
-            made += 1
+    for made in range(jobs):
+        turn, place = divmod(made, len(lines))
+        line = lines[place]
+        key = line.job.key or f"line-{line.number}"
+        yield replace(line.job, key=f"{key}-{turn}" if turn else key)

@@ -13,17 +13,18 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import orjson
 from confluent_kafka import Consumer
-from inputs import Line, read_lines, repeated
+from inputs import read_jobs, repeated
 from report import LogReader, Report, effects, make_report
+from surroundings import await_workers
 from view import View
 
 import relevo
+from relevo.cli.job_lines import GoodLine
 from relevo_engine.errors import EngineError
 from relevo_engine.local.cluster import LocalCluster
 from relevo_engine.local.server import Server, ServerSpec
@@ -63,7 +64,7 @@ def parse_options() -> argparse.Namespace:
 class Creator(threading.Thread):
     """Creates the jobs: a first part at once, the rest after `go_on`."""
 
-    def __init__(self, cluster: LocalCluster, jobs: list[Line]) -> None:
+    def __init__(self, cluster: LocalCluster, jobs: list[relevo.NewJob]) -> None:
         super().__init__(name="creator", daemon=True)
         self.accepted: set[str] = set()
         self.refused: list[str] = []
@@ -80,28 +81,27 @@ class Creator(threading.Thread):
         """Create all jobs, then end."""
         try:
             with relevo.Client(self._cluster.kafka, cluster=self._cluster.name) as client:
-                for result in client.create_many(self._paced()):
-                    if result.ok:
-                        self.accepted.add(result.key)
-                    else:
-                        self.refused.append(f"{result.key}: {result.error}")
+                held_back_from = int(len(self._jobs) * (1 - HELD_BACK))
+                self._create(client, self._jobs[:held_back_from])
+                self._rest.wait()
+                self._create(client, self._jobs[held_back_from:])
         except Exception as error:  # shown by the main thread, which would else wait for jobs that never come
             self.failure = error
 
-    def _paced(self) -> Iterator[Line]:
-        held_back_from = int(len(self._jobs) * (1 - HELD_BACK))
-        for number, job in enumerate(self._jobs):
-            if number == held_back_from:
-                self._rest.wait()
-            yield job
+    def _create(self, client: relevo.Client, jobs: list[relevo.NewJob]) -> None:
+        for result in client.create_many(jobs):
+            if result.error is None and result.key is not None:
+                self.accepted.add(result.key)
+            else:
+                self.refused.append(f"{result.key}: {result.error}")
 
 
 class Demo:
     """One run."""
 
-    def __init__(self, options: argparse.Namespace, lines: list[Line], folder: Path) -> None:
+    def __init__(self, options: argparse.Namespace, lines: list[GoodLine], folder: Path) -> None:
         self.jobs = list(repeated(lines, options.jobs))
-        self.types = sorted({line["type"] for line in lines})
+        self.types = sorted({line.job.type for line in lines})
         self.options = options
         self.database = folder / "effects.sqlite"
         self.folder = folder
@@ -130,6 +130,10 @@ class Demo:
             self.view.say(f"{options.nodes} nodes lead: {self._leads(cluster)}")
             for server in self._servers(cluster):
                 stack.callback(server.stop)
+            await_workers(cluster, self.types, options.workers)
+            self.view.say(
+                f"{options.workers} workers wait for jobs; each effect is a request to a web server"
+            )
             log = LogReader(self._consumer(cluster), f"{cluster.name}.log", options.partitions)
             stack.callback(log.consumer.close)
             stack.enter_context(self.view)
@@ -193,13 +197,12 @@ class Demo:
             "RELEVO_CLUSTER": cluster.name,
             "DEMO_TARGET": f"http://127.0.0.1:{int(port_file.read_text())}",
             "DEMO_TYPES": ",".join(self.types),
+            "PYTHONPATH": str(HERE),
         }
         variables = tuple(f"{name}={value}" for name, value in surroundings.items())
         worker = ("env", *variables, sys.executable, "-m", "relevo", "worker", "run", "deliver:app")
         for number in range(1, self.options.workers + 1):
-            command = (*worker, "--app-dir", str(HERE))
-            started.append(self._start("worker", number, command, None))
-        self.view.say(f"{self.options.workers} workers run, each effect is a request to a web server")
+            started.append(self._start("worker", number, worker, None))
         return started
 
     def _start(self, name: str, number: int, command: tuple[str, ...], ready_file: Path | None) -> Server:
@@ -231,12 +234,12 @@ def main() -> int:
     """Run the demo; 0 only if nothing was lost and the log is sound."""
     options = parse_options()
     try:
-        lines, bad = read_lines(options.input)
+        lines, bad = read_jobs(options.input)
     except OSError as error:
         print(f"demo: {options.input} can't be read: {error.strerror}", file=sys.stderr)
         return 2
     for problem in bad:
-        print(f"demo: {problem}", file=sys.stderr)
+        print(f"demo: {options.input}: {problem}", file=sys.stderr)
     if not lines:
         print(f"demo: {options.input} has no job", file=sys.stderr)
         return 2

@@ -68,7 +68,9 @@ class View:
 
     def finish(self, report: Report, faults: list[str], path: Path) -> None:
         """The result as a table."""
-        table = Table(title="What the receiver's database and the job log say", title_justify="left")
+        table = Table(
+            title="What the receiver's database and the job log say", title_justify="left", min_width=60
+        )
         table.add_column("fact")
         table.add_column("value", justify="right")
         for name, value in report.as_dict().items():

@@ -1,7 +1,7 @@
 """The engine's real state machine on real topics, without election: one thread that leads every partition.
 
-For tests of clients and workers, which see nothing but topics. It fences and writes transactions as a node does; it
-has no standby, and knows nothing of ZooKeeper.
+For tests of clients and workers, which see nothing but topics. It fences and writes transactions as a node
+does; it has no standby, and knows nothing of ZooKeeper.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 
 from relevo_engine.core.rules import Rules
 from relevo_engine.machine import PartitionMachine
@@ -89,7 +89,8 @@ class EngineThread:
                 if self._pause.is_set():
                     time.sleep(_IDLE_S)
                     continue
-                if not any([leader.turn() for leader in leaders]):
+                busy = [leader.turn() for leader in leaders]
+                if not any(busy):
                     time.sleep(_IDLE_S)
             for leader in leaders:
                 leader.consumer.close()
@@ -128,7 +129,9 @@ class _Leader:
         self._replay(log_topic(engine.cluster))
         node = Term("test", secrets.token_hex(4))
         self._write(self.machine.lead(node, self._now()))
-        self.consumer.assign([TopicPartition(commands_topic(engine.cluster), partition, self.machine.position)])
+        self.consumer.assign(
+            [TopicPartition(commands_topic(engine.cluster), partition, self.machine.position)]
+        )
 
     def _now(self) -> int:
         return max(self.machine.last_at, round(time.time() * 1_000))
@@ -139,7 +142,7 @@ class _Leader:
         self.consumer.assign([place])
         while end and self._position(place) < end:
             records = [
-                Incoming(message.offset(), message.key(), message.value())
+                _incoming(message)
                 for message in self.consumer.consume(_BATCH_MAX, 0.05)
                 if message.error() is None
             ]
@@ -158,11 +161,7 @@ class _Leader:
         """One step; whether there was anything to do."""
         first = self.consumer.poll(0)
         messages = [first, *self.consumer.consume(_BATCH_MAX - 1, 0)] if first is not None else []
-        commands = [
-            Incoming(message.offset(), message.key(), message.value())
-            for message in messages
-            if message.error() is None
-        ]
+        commands = [_incoming(message) for message in messages if message.error() is None]
         if not commands and self.machine.wait_ms(self._now()) != 0:
             return False
         writes = self.machine.step(commands, self._now())
@@ -183,3 +182,7 @@ class _Leader:
             self.producer.commit_transaction(30)
         except KafkaException as error:
             raise AssertionError(f"the test engine could not commit: {error}") from error
+
+
+def _incoming(message: Message) -> Incoming:
+    return Incoming(message.offset() or 0, message.key(), message.value())

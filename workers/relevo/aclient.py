@@ -10,8 +10,9 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any
 
+from relevo.bulk import IN_FLIGHT_MAX, Bulk
 from relevo.client import TIMEOUT_S, _key, update_command
-from relevo.core import IN_FLIGHT_MAX, Bulk, Core, WaitFor
+from relevo.core import Core, WaitFor
 from relevo.names import DEFAULT_CLUSTER
 from relevo.requests import NewJob, check_reason, check_retries
 from relevo.results import CreateResult, JobHandle, JobResult
@@ -98,12 +99,12 @@ class AsyncClient:
                     await self._room(room, timeout)
             for result in bulk.answers():
                 yield result
-        while bulk.pending:
+        while bulk.pending():
             room = self._core.sender.room()
             found = bulk.answers()
             for result in found:
                 yield result
-            if bulk.pending and not found:
+            if bulk.pending() and not found:
                 await self._room(room, timeout)
 
     async def _room(self, room: Future[None], timeout: float) -> None:

@@ -12,7 +12,7 @@ from relevo.events import JobEvent, JobEvents
 
 
 class AsyncJobEvents:
-    """`JobEvents` for ``async for``, with the same arguments. Open it with ``async with``: that asks Kafka."""
+    """`JobEvents` for ``async for``, with the same arguments. Open it with ``async with``."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._args = (args, kwargs)

@@ -55,7 +55,8 @@ class _Runnable:
     def stop(self, drain: float = STOP_S) -> None:
         """Start no more jobs, let running ones finish for ``drain`` seconds, commit, and leave.
 
-        Twice does no harm.         What has not finished by then is delivered again, here or elsewhere, once its claim has ended.
+        What has not finished by then is delivered again, here or elsewhere, once its claim has ended.
+        Twice does no harm.
         """
         self._workers.stop(drain)
 

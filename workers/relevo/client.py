@@ -8,7 +8,8 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any
 
-from relevo.core import IN_FLIGHT_MAX, Bulk, Core, WaitFor
+from relevo.bulk import IN_FLIGHT_MAX, Bulk
+from relevo.core import Core, WaitFor
 from relevo.names import DEFAULT_CLUSTER
 from relevo.requests import NewJob, check_key, check_priority, check_reason, check_retries
 from relevo.results import CreateResult, JobHandle, JobResult
@@ -114,8 +115,8 @@ class Client:
     ) -> Iterator[CreateResult]:
         """Create many jobs, and say of each what became of it, in order.
 
-        One that is bad doesn't stop the others.         ``jobs`` is read as answers come in, so it may be endless; nothing is sent before the result is
-        iterated.
+        One that is bad doesn't stop the others. ``jobs`` is read as answers come in, so it may be endless;
+        nothing is sent before the result is iterated.
 
         Args:
             jobs: `NewJob` items, or mappings with its arguments.
@@ -136,11 +137,11 @@ class Client:
                 if not found:
                     sender.await_room(room, time.monotonic() + timeout)
             yield from bulk.answers()
-        while bulk.pending:
+        while bulk.pending():
             room = sender.room()
             found = bulk.answers()
             yield from found
-            if bulk.pending and not found:
+            if bulk.pending() and not found:
                 sender.await_room(room, time.monotonic() + timeout)
 
     def cancel(

@@ -259,7 +259,7 @@ class JobEvents:
 
     def _end(self, partition: int) -> int:
         found = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), timeout=CALL_S)
-        return int(found[1]) if found is not None else OFFSET_END
+        return int(found[1])
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         committed = consumer.committed(partitions, timeout=CALL_S)
@@ -360,9 +360,9 @@ class JobEvents:
             self._at_end.add(partition)
         elif code in (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET):
             raise LogGap(
-                f"{self._topic} [{partition}] has nothing at {self._next.get(partition, 'the start')}: the log was "
-                f"trimmed, or the position is of another log. Choose where to go on: reading on by itself would "
-                f"skip events"
+                f"{self._topic} [{partition}] has nothing at {self._next.get(partition, 'the start')}: the "
+                f"log was trimmed, or the position is of another one. Choose where to go on: reading on by "
+                f"itself would skip events"
             )
 
 

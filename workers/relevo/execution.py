@@ -42,7 +42,7 @@ def is_async(handler: Handler) -> bool:
     while isinstance(handler, functools.partial):
         handler = handler.func
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
-        getattr(handler, "__call__", None)
+        getattr(type(handler), "__call__", None)  # noqa: B004 - an object whose call is a coroutine
     )
 
 

@@ -17,9 +17,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import KafkaError
 
 from relevo.dedup.link import StoreLink, backoff_s
 from relevo.dedup.store import Claim, DedupStore, Done, Finish, Held, Mine, Unknown
@@ -27,10 +27,11 @@ from relevo.errors import RelevoError
 from relevo.execution import Runner
 from relevo.item import Item
 from relevo.offsets import Entry, OffsetTracker
-from relevo.outcomes import Completed, Errored, Failed, command_for
+from relevo.outbox import Acknowledged, Outbox
+from relevo.outcomes import Completed, Errored, Failed
 from relevo.sender import Sender
 from relevo.stats import WorkerStats
-from relevo_schemas.codec import decode, encode
+from relevo_schemas.codec import decode
 from relevo_schemas.delivery import Activation
 from relevo_schemas.errors import RecordError
 
@@ -77,10 +78,9 @@ class Gate:
         name: str,
         on_fault: Callable[[], None],
     ) -> None:
-        self._commands = commands
+        self._outbox = Outbox(commands, sender, self._hand_in)
         self._namespace = namespace
         self._tracker = tracker
-        self._sender = sender
         self._store = StoreLink(store, name, stats) if store is not None else None
         self._concurrency = concurrency
         self._claim_s = claim_s
@@ -97,15 +97,12 @@ class Gate:
         self._later: list[tuple[float, int, Item]] = []
         self._order = itertools.count()
         self._ended: list[Item] = []
-        self._outbox: list[dict[str, Any]] = []
-        self._acked: list[tuple[Item, KafkaError | None]] = []
         self._stopping = False
         #: Handlers at work, by key. Read by the lease thread.
         self.running: dict[str, Item] = {}
         #: Why the worker can't go on, if it can't.
         self.fault: Exception | None = None
         self.thread = threading.Thread(target=self._run, name=f"relevo-gate-{name}", daemon=True)
-        sender.after_reports(self._hand_in_reports)
 
     def start(self, runner: Runner) -> None:
         """Start the thread; handlers run in ``runner``."""
@@ -134,14 +131,8 @@ class Gate:
         """End now."""
         self._inbox.put(None)
 
-    def _report(self, item: Item, error: KafkaError | None, message: Message) -> None:
-        """In the sender's thread, once per command."""
-        self._acked.append((item, error))
-
-    def _hand_in_reports(self) -> None:
-        if self._acked:
-            acked, self._acked = self._acked, []
-            self._inbox.put(partial(self._acknowledged, acked))
+    def _hand_in(self, acked: Acknowledged) -> None:
+        self._inbox.put(partial(self._acknowledged, acked))
 
     # The thread
 
@@ -173,19 +164,21 @@ class Gate:
         self._bring_due(now)
         if self._ended:
             self._conclude(now)
-        if self._outbox:
-            self._send()
+        self._outbox.send()
         if not self._stopping:
             self._admit(now)
         return not (self._stopping and not self._busy())
 
     def _busy(self) -> bool:
         return bool(
-            self.running or self._ended or self._outbox or any(each.outcome for each in self._by_key.values())
+            self.running
+            or self._ended
+            or self._outbox.waiting
+            or any(each.outcome for each in self._by_key.values())
         )
 
     def _pause(self) -> float:
-        if self._outbox:
+        if self._outbox.waiting:
             return FULL_WAIT_S
         if self._ended:
             return 0.0
@@ -303,7 +296,7 @@ class Gate:
                     item.tries = 0
                     item.job._stored = result
                     item.outcome = Completed(result)
-                    self._queue_command(item)
+                    self._tell(item)
                 case Held(until):
                     self._stats.add("claim_waits")
                     item.tries += 1
@@ -311,8 +304,7 @@ class Gate:
                     self._postpone(item, now + max(wait, 0.02))
                 case Unknown():
                     self._after_unknown(item, now, silent)
-        if self._outbox:
-            self._send()
+        self._outbox.send()
         return mine
 
     def _claim_of(self, item: Item) -> Claim:
@@ -371,7 +363,7 @@ class Gate:
             for item in ended:
                 if isinstance(item.outcome, Failed):
                     item.outcome = Failed(item.outcome.error, retriable=False)
-                self._queue_command(item)
+                self._tell(item)
             return
         completed = [item for item in ended if isinstance(item.outcome, Completed)]
         if completed:
@@ -383,7 +375,7 @@ class Gate:
             self._store.release([self._claim_of(item) for item in failed])
         for item in ended:
             if not isinstance(item.outcome, Completed):
-                self._queue_command(item)
+                self._tell(item)
 
     def _mark_done(self, store: StoreLink, completed: list[Item], now: float) -> None:
         finishes = [
@@ -396,12 +388,12 @@ class Gate:
             match answer:
                 case Mine():
                     item.tries = 0
-                    self._queue_command(item)
+                    self._tell(item)
                 case Done(result):
                     # Ours, if the answer to an earlier call got lost; else somebody was quicker: one result
                     # for all.
                     item.outcome = Completed(result)
-                    self._queue_command(item)
+                    self._tell(item)
                 case Held(until):
                     # Somebody took the job over while we ran it. Whoever ends first decides.
                     item.job._mark_lost("another worker has claimed the job")
@@ -411,28 +403,13 @@ class Gate:
                     item.tries += 1
                     self._postpone(item, now + backoff_s(item.tries))
 
-    # Telling the engine
+    # Acknowledgement
 
-    def _queue_command(self, item: Item) -> None:
-        assert item.outcome is not None  # noqa: S101 - for the type checker
-        try:
-            value = encode(command_for(item.key, item.attempt, item.outcome))
-        except RecordError as error:
-            item.outcome = Failed(f"the outcome can't be reported: {error}", retriable=False)
-            value = encode(command_for(item.key, item.attempt, item.outcome))
-        self._outbox.append(
-            {
-                "key": item.key.encode(),
-                "value": value,
-                "partition": item.partition,
-                "callback": partial(self._report, item),
-            }
-        )
+    def _tell(self, item: Item) -> None:
+        if item.outcome is not None:
+            self._outbox.add(item, item.outcome)
 
-    def _send(self) -> None:
-        self._outbox = self._sender.send_batch(self._commands, self._outbox)
-
-    def _acknowledged(self, acked: list[tuple[Item, KafkaError | None]]) -> None:
+    def _acknowledged(self, acked: Acknowledged) -> None:
         finished: list[Entry] = []
         counts = {"done": 0, "failed": 0, "errored": 0}
         for item, error in acked:

@@ -182,7 +182,7 @@ class OffsetTracker:
             return answers
 
     def finish(self, entries: Iterable[Entry]) -> None:
-        """Nothing more is to be done for these messages. Twice does no harm, nor after the ownership's end."""
+        """Nothing more is to be done for these messages. Harmless when said twice, or too late."""
         with self._lock:
             touched = set()
             for entry in entries:

@@ -51,8 +51,8 @@ def command(
 ) -> None:  # fmt: skip
     r"""Run a whole cluster on this machine: Kafka, ZooKeeper and engine nodes. Ctrl-C ends all of it.
 
-    Needs a JDK 17 or newer, and Maven for the first time, unless --kafka and --zookeeper name servers that run
-    already. Everything listens on loopback, and nothing is kept without --home.
+    Needs a JDK 17 or newer, and Maven for the first time, unless --kafka and --zookeeper name servers that
+    run already. Everything listens on loopback, and nothing is kept without --home.
 
     \b
     Examples:
@@ -92,8 +92,10 @@ def command(
 
 
 class StopSignal:
-    """SIGINT and SIGTERM: while the cluster is watched, the first ends that. At any other time, or once more, they
-    end the command at once; the keepers of the processes see to the rest.
+    """SIGINT and SIGTERM: the first one ends the watching, in order.
+
+    Any other (a second one, or one while the cluster still starts) ends the command at once; the keepers of the
+    processes see to the rest.
     """
 
     def __init__(self) -> None:

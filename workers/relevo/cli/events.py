@@ -64,7 +64,7 @@ def tail(
 
     start = _start(from_)
     options = parse_kafka_options(kafka_option)
-    wanted = {"types": types or None, "keys": keys or None, "kinds": kinds or None}
+    wanted: dict[str, Any] = {"types": types or None, "keys": keys or None, "kinds": kinds or None}
     with JobEvents(kafka, cluster, start, follow=follow, **wanted, **options) as events:
         for count, event in enumerate(events, start=1):
             click.echo(as_json(fields_of(event)) if json_ else line_of(event))

@@ -133,8 +133,7 @@ class RedisDedupStore(DedupStore):
         if policy != "noeviction":
             raise StoreUnsafe(
                 f"Redis at {self._address} has maxmemory-policy {policy}: when memory gets short it would "
-                f"forget claims, and jobs would run twice. Set maxmemory-policy noeviction, or use a Redis of "
-                f"its own for dedup"
+                f"forget claims, and jobs run twice. Set maxmemory-policy noeviction, or use another Redis"
             )
         if not persistence.get("aof_enabled") and not memory.get("maxmemory") and self._saves_nothing():
             _log.warning(
