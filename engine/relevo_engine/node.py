@@ -241,10 +241,13 @@ def run(settings: NodeSettings) -> None:
     force.daemon = True
     force.start()
     log.info("stopping")
-    node.stop(settings.stop_timeout_s)
-    starter.join(_FORCE_MARGIN_S)
-    for error in failure:
-        raise error
+    try:
+        node.stop(settings.stop_timeout_s)
+        starter.join(_FORCE_MARGIN_S)
+    finally:
+        # Why it could not start counts for more than how it ended.
+        for error in failure:
+            raise error
     log.info("stopped")
 
 

@@ -5,82 +5,52 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from relevo_schemas import codec
-from relevo_schemas.delivery import Barrier
+from relevo_engine.verify import LogCheck
 from relevo_schemas.events import JobCompleted, JobCreated, LeaderElected
-from relevo_schemas.records import Event
 
 
-@dataclass
 class LogReader:
     """Reads a cluster's whole job log as any consumer may, and checks it on the way.
 
     Attributes:
-        created: Offset count of JobCreated by key: more than one is a job made twice.
+        check: What is wrong with the log.
+        created: JobCreated events by key: more than one is a job made twice.
         completed: The same of JobCompleted.
         elections: Every LeaderElected with its partition.
-        faults: What is wrong with the log, in words; empty when it is sound.
     """
 
-    consumer: Consumer
-    topic: str
-    partitions: int
-    created: Counter[str] = field(default_factory=Counter)
-    completed: Counter[str] = field(default_factory=Counter)
-    elections: list[tuple[int, LeaderElected]] = field(default_factory=list)
-    contiguous: bool = True
-    rising: bool = True
-    faults: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._seq = dict.fromkeys(range(self.partitions), 0)
-        self._epoch = dict.fromkeys(range(self.partitions), 0)
-        self.consumer.assign([TopicPartition(self.topic, p, 0) for p in range(self.partitions)])
+    def __init__(self, consumer: Consumer, topic: str, partitions: int) -> None:
+        self.check = LogCheck(topic)
+        self.created: Counter[str] = Counter()
+        self.completed: Counter[str] = Counter()
+        self.elections: list[tuple[int, LeaderElected]] = []
+        self._consumer = consumer
+        consumer.assign([TopicPartition(topic, p, 0) for p in range(partitions)])
 
     def read(self, seconds: float) -> None:
         """Take in what has been committed since the last call, for at most ``seconds``."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
-            first = self.consumer.poll(left)
-            for message in [first, *self.consumer.consume(1000, 0)] if first is not None else ():
+            first = self._consumer.poll(left)
+            for message in [first, *self._consumer.consume(1000, 0)] if first is not None else ():
                 if message.error():
                     raise KafkaException(message.error())
-                self._take(message.partition(), message.offset(), message.value())
+                event = self.check.take(message.partition(), message.offset(), message.value())
+                if isinstance(event, JobCreated):
+                    self.created[event.job.key] += 1
+                elif isinstance(event, JobCompleted):
+                    self.completed[event.key] += 1
+                elif isinstance(event, LeaderElected):
+                    self.elections.append((message.partition(), event))
 
-    def _take(self, partition: int, offset: int, value: bytes) -> None:
-        record = codec.decode(value)
-        where = f"{self.topic}[{partition}] offset {offset}"
-        if isinstance(record, Barrier):
-            return
-        if not isinstance(record, Event):
-            self._fault(f"{where}: {type(record).__name__} doesn't belong on the log")
-            return
-        if record.seq != self._seq[partition] + 1:
-            self.contiguous = False
-            self._fault(f"{where}: seq {record.seq} follows {self._seq[partition]}")
-        self._seq[partition] = record.seq
-        if isinstance(record, LeaderElected):
-            if record.epoch <= self._epoch[partition]:
-                self.rising = False
-                self._fault(f"{where}: epoch {record.epoch} is announced after {self._epoch[partition]}")
-            self._epoch[partition] = record.epoch
-            self.elections.append((partition, record))
-        elif record.epoch != self._epoch[partition]:
-            self.rising = False
-            self._fault(f"{where}: an event of epoch {record.epoch} in the term of {self._epoch[partition]}")
-        if isinstance(record, JobCreated):
-            self.created[record.job.key] += 1
-        elif isinstance(record, JobCompleted):
-            self.completed[record.key] += 1
-
-    def _fault(self, text: str) -> None:
-        if len(self.faults) < 100:
-            self.faults.append(text)
+    def close(self) -> None:
+        """Let the consumer go."""
+        self._consumer.close()
 
 
 @dataclass
@@ -150,7 +120,7 @@ def make_report(
             successors.setdefault(partition, elected.at - killed_at_ms)
     doubled = [key for counts in (log.created, log.completed) for key, count in counts.items() if count > 1]
     for key in doubled[:10]:
-        log.faults.append(f"job {key} was created or completed twice")
+        log.check.fault(f"job {key} was created or completed twice")
     return Report(
         jobs_created=len(log.created),
         jobs_completed=len(log.completed),
@@ -161,8 +131,8 @@ def make_report(
         killed_node=killed_node,
         partitions_moved=len(successors),
         takeover_ms=max(successors.values()) if successors and len(successors) == len(moved) else None,
-        log_contiguous=log.contiguous and not doubled,
-        epochs_rising=log.rising,
+        log_contiguous=log.check.contiguous and not doubled,
+        epochs_rising=log.check.epochs_rising,
         duration_s=round(duration_s, 2),
         jobs_per_s=round(len(log.completed) / duration_s, 1),
     )

@@ -135,7 +135,7 @@ class Demo:
                 f"{options.workers} workers wait for jobs; each effect is a request to a web server"
             )
             log = LogReader(self._consumer(cluster), f"{cluster.name}.log", options.partitions)
-            stack.callback(log.consumer.close)
+            stack.callback(log.close)
             stack.enter_context(self.view)
             creator = Creator(cluster, self.jobs)
             began = time.monotonic()
@@ -252,7 +252,7 @@ def main() -> int:
             return 2
     options.report.parent.mkdir(parents=True, exist_ok=True)
     options.report.write_bytes(orjson.dumps(report.as_dict(), option=orjson.OPT_INDENT_2) + b"\n")
-    demo.view.finish(report, [*creator.refused[:10], *log.faults[:10]], options.report)
+    demo.view.finish(report, [*creator.refused[:10], *log.check.faults[:10]], options.report)
     return 0 if report.sound and not creator.refused else 1
 
 

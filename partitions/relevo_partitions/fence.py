@@ -84,19 +84,18 @@ class ProducerPool:
         self._fork.check()
         deadline = time.monotonic() + timeout_s
         with self._changed:
+            self._problem = None
             while not self._ready:
-                self._fill()
                 left = deadline - time.monotonic()
                 if self._problem is not None or left <= 0:
-                    problem, self._problem = self._problem, None
-                    raise problem or KafkaUnavailable(f"no producer could be connected in {timeout_s:g} s")
+                    raise self._problem or KafkaUnavailable(f"no producer could be connected in {timeout_s:g} s")
+                self._fill()
                 self._changed.wait(left)
             return self._ready.popleft()
 
     def _fill(self) -> None:
         """Start the filler where one is needed. The lock is held."""
         if len(self._ready) < self._wanted and self._filler is None:
-            self._problem = None
             self._filler = threading.Thread(target=self._run, name="relevo-warm", daemon=True)
             self._filler.start()
 

@@ -75,6 +75,8 @@ class Connection:
             "allow.auto.create.topics": False,
             "reconnect.backoff.ms": 50,
             "reconnect.backoff.max.ms": 1_000,
+            # A missing topic is reported after this, not after half a minute.
+            "topic.metadata.propagation.max.ms": 2_000,
             **self._options,
             "bootstrap.servers": self.bootstrap,
             **fixed,

@@ -42,8 +42,6 @@ def producer_settings(connection: Connection, faults: Faults, transactional_id: 
             "retry.backoff.ms": 5,
             "retry.backoff.max.ms": 100,
             "compression.type": "lz4",
-            # A missing topic is reported after this, not after half a minute.
-            "topic.metadata.propagation.max.ms": 2_000,
         },
     )
 

@@ -22,7 +22,8 @@ from typing import Final
 from confluent_kafka import KafkaError
 
 from relevo.dedup.link import StoreLink, backoff_s
-from relevo.dedup.store import Claim, DedupStore, Done, Finish, Held, Mine, Unknown
+from relevo.dedup.store import Claim, DedupStore, Done, Held, Mine, Unknown
+from relevo.endings import HELD_WAIT_MAX_S, Endings
 from relevo.errors import RelevoError
 from relevo.execution import Runner
 from relevo.item import Item
@@ -33,13 +34,12 @@ from relevo.sender import Sender
 from relevo.stats import WorkerStats
 from relevo_schemas.codec import decode
 from relevo_schemas.delivery import Activation
-from relevo_schemas.errors import RecordError
+from relevo_schemas.errors import RecordError, RecordFault
 
 _log: Final = logging.getLogger("relevo.worker")
 
 IDLE_S: Final = 0.25
 CLAIM_BATCH_MAX: Final = 500
-HELD_WAIT_MAX_S: Final = 1.0
 FULL_WAIT_S: Final = 0.05
 
 
@@ -84,10 +84,10 @@ class Gate:
         self._store = StoreLink(store, name, stats) if store is not None else None
         self._concurrency = concurrency
         self._claim_s = claim_s
-        self._ttl = ttl
         self._stats = stats
         self._name = name
         self._on_fault = on_fault
+        self._endings = Endings(self._store, self._outbox, self._claim_of, ttl)
         self._runner: Runner | None = None
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._token_prefix = secrets.token_hex(8)
@@ -199,19 +199,18 @@ class Gate:
         for entry, value in arrivals:
             try:
                 activation = decode(value)
+                if not isinstance(activation, Activation):
+                    raise RecordError(
+                        RecordFault.NOT_A_RECORD, f"a {type(activation).__name__} is no activation"
+                    )
             except RecordError as error:
-                self._damaged(entry, f"{error.fault}: {error}")
-                continue
-            if isinstance(activation, Activation):
-                self._take(entry, activation)
+                self._damaged(entry, error)
             else:
-                self._damaged(entry, f"a {type(activation).__name__} is no activation")
+                self._take(entry, activation)
 
-    def _damaged(self, entry: Entry, reason: str) -> None:
-        owned = entry.ownership
-        _log.error(
-            "%s [%d] at %d can't be read, skipped: %s", owned.topic, owned.partition, entry.offset, reason
-        )
+    def _damaged(self, entry: Entry, error: RecordError) -> None:
+        where = f"{entry.ownership.topic} [{entry.ownership.partition}] at {entry.offset}"
+        _log.error("%s can't be read, skipped: %s: %s", where, error.fault, error)
         self._stats.add("damaged")
         self._tracker.finish([entry])
 
@@ -296,7 +295,7 @@ class Gate:
                     item.tries = 0
                     item.job._stored = result
                     item.outcome = Completed(result)
-                    self._tell(item)
+                    self._outbox.add(item, item.outcome)
                 case Held(until):
                     self._stats.add("claim_waits")
                     item.tries += 1
@@ -359,55 +358,10 @@ class Gate:
 
     def _conclude(self, now: float) -> None:
         ended, self._ended = self._ended, []
-        if self._store is None:
-            for item in ended:
-                if isinstance(item.outcome, Failed):
-                    item.outcome = Failed(item.outcome.error, retriable=False)
-                self._tell(item)
-            return
-        completed = [item for item in ended if isinstance(item.outcome, Completed)]
-        if completed:
-            self._mark_done(self._store, completed, now)
-        failed = [item for item in ended if isinstance(item.outcome, Failed)]
-        if failed:
-            # Before the report: the next attempt may be here sooner than the acknowledgement. If the store
-            # doesn't answer, the claim ends by itself.
-            self._store.release([self._claim_of(item) for item in failed])
-        for item in ended:
-            if not isinstance(item.outcome, Completed):
-                self._tell(item)
-
-    def _mark_done(self, store: StoreLink, completed: list[Item], now: float) -> None:
-        finishes = [
-            Finish(self._namespace + item.key, item.token, item.outcome.result, self._ttl)
-            for item in completed
-            if isinstance(item.outcome, Completed)
-        ]
-        answers = store.done(finishes)
-        for item, answer in zip(completed, answers, strict=True):
-            match answer:
-                case Mine():
-                    item.tries = 0
-                    self._tell(item)
-                case Done(result):
-                    # Ours, if the answer to an earlier call got lost; else somebody was quicker: one result
-                    # for all.
-                    item.outcome = Completed(result)
-                    self._tell(item)
-                case Held(until):
-                    # Somebody took the job over while we ran it. Whoever ends first decides.
-                    item.job._mark_lost("another worker has claimed the job")
-                    item.tries += 1
-                    self._postpone(item, now + max(0.02, min(until - time.time(), HELD_WAIT_MAX_S)))
-                case Unknown():
-                    item.tries += 1
-                    self._postpone(item, now + backoff_s(item.tries))
+        for item, due in self._endings.conclude(ended, now):
+            self._postpone(item, due)
 
     # Acknowledgement
-
-    def _tell(self, item: Item) -> None:
-        if item.outcome is not None:
-            self._outbox.add(item, item.outcome)
 
     def _acknowledged(self, acked: Acknowledged) -> None:
         finished: list[Entry] = []

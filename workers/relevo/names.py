@@ -21,7 +21,7 @@ def check_cluster(cluster: str) -> str:
     Raises:
         InvalidRequest: It can't become part of a topic's name.
     """
-    if not _CLUSTER.match(cluster):
+    if not isinstance(cluster, str) or not _CLUSTER.match(cluster):
         raise InvalidRequest(
             f"cluster name {cluster!r}: letters, digits, '_' and '-' are allowed, 100 at most"
         )
@@ -34,7 +34,7 @@ def check_type(job_type: str) -> str:
     Raises:
         InvalidRequest: It can't become part of a topic's name.
     """
-    if not TYPE_PATTERN.match(job_type):
+    if not isinstance(job_type, str) or not TYPE_PATTERN.match(job_type):
         raise InvalidRequest(
             f"job type {job_type!r}: letters, digits, '_' and '-' are allowed, 100 at most, "
             f"the first a letter or digit"

@@ -57,7 +57,7 @@ class ApiClient:
             problem = answer.get("error", {}) if isinstance(answer, dict) else {}
             message = str(problem.get("message") or f"the node at {self.address} answered {status}")
             advice = problem.get("advice")
-            text = f"{message} {advice}" if advice else message
+            text = f"{message}. {advice}" if advice else message
             raise ApiError(status, str(problem.get("code", status)), text, retry_after)
         return answer
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from concurrent.futures import Future
 from typing import Final
@@ -69,7 +70,8 @@ class ApiServer:
         if self._thread is None:
             return
         if self._stop is not None:
-            self._loop.call_soon_threadsafe(self._stop.set)
+            with contextlib.suppress(RuntimeError):  # its loop has ended by itself
+                self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             raise StopUnfinishedError(f"the HTTP API did not end within {timeout_s:g} s")

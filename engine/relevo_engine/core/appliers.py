@@ -38,7 +38,8 @@ def apply(state: State, event: Event) -> None:
         or event.epoch != state.epoch
         or event.epoch < 1
         or event.at < state.last_at
-        or -1 < source < state.position
+        or (source < state.position and source != -1)
+        or applier is _elected
     ):
         _check_order(state, event)
     applier(state, event)
@@ -69,7 +70,7 @@ def _check_order(state: State, event: Event) -> None:
     if event.at < state.last_at:
         raise OutOfOrder(f"a time of at least {state.last_at}", f"{event.at}")
     source = event.source
-    if source < -1 or (-1 < source < state.position and source != state.last_source):
+    if source < -1 or (source != -1 and source < state.position and source != state.last_source):
         raise OutOfOrder(f"a source of at least {state.position}, or -1", f"source {source}")
 
 

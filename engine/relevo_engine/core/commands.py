@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import blake2b
 from typing import Any, Final
-from zlib import crc32
 
 from relevo_engine.core import checks
 from relevo_engine.core.channels import ChannelState
@@ -174,7 +174,8 @@ def backoff_ms(job: Job) -> int:
     """
     spec = job.spec()
     pause = min(spec.backoff_ms << min(job.failures, _DOUBLINGS_MAX), spec.backoff_max_ms)
-    return pause * (900 + crc32(f"{job.key} {job.attempt}".encode()) % 201) // 1_000
+    chance = int.from_bytes(blake2b(f"{job.key} {job.attempt}".encode(), digest_size=4).digest())
+    return pause * (900 + chance % 201) // 1_000
 
 
 def _throw(turn: Turn, command: cmd.ThrowError) -> list[Event]:

@@ -18,7 +18,16 @@ from relevo_partitions.statemachine import Incoming
 from relevo_schemas import commands as cmd
 from relevo_schemas import events as ev
 from relevo_schemas.records import Command, Event
-from tests.unit.core.harness import Channels, Partition, check_consistent, keys_of, rules, snapshot, spec
+from tests.unit.core.harness import (
+    Channels,
+    Partition,
+    check_consistent,
+    keys_of,
+    only,
+    rules,
+    snapshot,
+    spec,
+)
 
 PARTITIONS = 2
 KEYS = keys_of(0, PARTITIONS, 9)
@@ -41,12 +50,22 @@ class AnyHistory(RuleBasedStateMachine):
         self.patch.start()
         self.p = Partition(
             rules(
-                partitions=PARTITIONS, window=3, lease_expiries_max=2, redispatch_after_ms=9_000, aging_ms=500,
-                finished_window_ms=15_000, finished_count_max=4, lease_ms_min=100, step_timers=3, step_activations=4,
-                batch_jobs_max=3, priority_max=5, priority_min=-5,
+                partitions=PARTITIONS,
+                window=3,
+                lease_expiries_max=2,
+                redispatch_after_ms=9_000,
+                aging_ms=500,
+                finished_window_ms=15_000,
+                finished_count_max=4,
+                lease_ms_min=100,
+                step_timers=3,
+                step_activations=4,
+                batch_jobs_max=3,
+                priority_max=5,
+                priority_min=-5,
             ),
             Channels({"plain": PARTITIONS, "wide": 2 * PARTITIONS}, makeable=["later"]),
-        )  # fmt: skip
+        )
         self.channels().block("blocked")
 
     def teardown(self) -> None:
@@ -103,11 +122,14 @@ class AnyHistory(RuleBasedStateMachine):
                 assert mine, "a command left no trace"
 
     @rule(
-        pick=st.integers(0, 9), job_type=st.sampled_from(TYPES), priority=st.integers(-5, 5), retries=st.integers(0, 2),
+        pick=st.integers(0, 9),
+        job_type=st.sampled_from(TYPES),
+        priority=st.integers(-5, 5),
+        retries=st.integers(0, 2),
         run_in=st.sampled_from([0, 0, 0, 0, -5_000, 300, 5_000]),
         expires_in=st.sampled_from([0] * 8 + [-5, 800, 9_000]),
         lease_ms=st.sampled_from([100, 3_000]),
-    )  # fmt: skip
+    )
     def create(
         self,
         pick: int,
@@ -121,12 +143,17 @@ class AnyHistory(RuleBasedStateMachine):
         self.send(
             cmd.CreateJob(
                 spec(
-                    (KEYS + FOREIGN)[pick], type=job_type, priority=priority, retries=retries, lease_ms=lease_ms, backoff_ms=200,
+                    (KEYS + FOREIGN)[pick],
+                    type=job_type,
+                    priority=priority,
+                    retries=retries,
+                    lease_ms=lease_ms,
+                    backoff_ms=200,
                     run_at=self.p.now + run_in if run_in else 0,
                     expires_at=self.p.now + expires_in if expires_in else 0,
                 )
             )
-        )  # fmt: skip
+        )
 
     @rule(
         which=st.lists(st.tuples(picks, attempts), min_size=1, max_size=3),
@@ -240,18 +267,15 @@ class AnyHistory(RuleBasedStateMachine):
     @invariant()
     def the_log_tells_one_story_per_job(self) -> None:
         check_stories(self.p.events)
-        activated = [
-            (event.key, event.attempt, event.at)
-            for event in self.p.events
-            if isinstance(event, ev.JobActivated)
-        ]
+        activated = [(event.key, event.attempt, event.at) for event in only(self.p.events, ev.JobActivated)]
         written = [(each.job.key, each.attempt, each.at) for _, _, each in self.p.activations]
         assert activated == written
 
 
 def check_stories(events: Sequence[Event]) -> None:
-    """An account of the log that knows nothing of the appliers: each job begins once, ends at most once, and its
-    attempts count up from 1.
+    """An account of the log that knows nothing of the appliers.
+
+    Each job begins once, ends at most once, and its attempts count up from 1.
     """
     attempts: dict[str, int] = {}
     completions: Counter[str] = Counter()

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from relevo_engine.core.job import JobState
+from relevo_schemas import commands as cmd
 from relevo_schemas import events as ev
 from relevo_schemas.partitioning import partition_of
-from tests.unit.core.harness import START, Channels, Partition, only, refusals, rules
+from tests.unit.core.harness import START, Channels, Partition, refusals, rules, spec
 
 
 def test_a_job_is_created_and_handed_out_in_one_step() -> None:
@@ -39,10 +40,9 @@ def test_a_client_that_repeats_its_create_gets_the_same_job() -> None:
 
 def test_two_creates_of_one_key_in_one_batch_make_one_job() -> None:
     p = Partition(rules())
-    first = p.create("k")[0]
-    assert isinstance(first, ev.JobCreated)
-    p.complete("k")
-    assert len(only(p.events, ev.JobCreated)) == 1
+    events = p.send(cmd.CreateJob(spec("k")), cmd.CreateJob(spec("k")))
+    assert [type(event) for event in events] == [ev.JobCreated, ev.CommandRejected, ev.JobActivated]
+    assert refusals(events) == [("ALREADY_EXISTS", "READY")]
 
 
 def test_a_finished_key_is_forgotten_after_its_window_by_the_time_of_events() -> None:

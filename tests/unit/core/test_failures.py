@@ -6,10 +6,11 @@ import pytest
 
 from relevo_engine.core.job import JobState
 from relevo_schemas import events as ev
+from relevo_schemas.records import Event
 from tests.unit.core.harness import Partition, only, refusals, rules
 
 
-def failed(events: list[ev.Event]) -> ev.JobFailed:
+def failed(events: list[Event]) -> ev.JobFailed:
     return only(events, ev.JobFailed)[0]
 
 

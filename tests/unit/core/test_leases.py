@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from relevo_engine.core.job import JobState
 from relevo_schemas import commands as cmd
 from relevo_schemas import events as ev
@@ -84,8 +86,8 @@ def test_extensions_that_are_refused_say_which() -> None:
     ]
     p.complete("a")
     p.fail("b")
-    refs = (cmd.LeaseRef("a", 1, LEASE), cmd.LeaseRef("b", 1, LEASE))
-    assert refusals(p.send(cmd.ExtendJobs("w1", refs))) == [
+    later = (cmd.LeaseRef("a", 1, LEASE), cmd.LeaseRef("b", 1, LEASE))
+    assert refusals(p.send(cmd.ExtendJobs("w1", later))) == [
         ("ALREADY_COMPLETED", "COMPLETED"),
         ("NOT_ACTIVE", "SCHEDULED"),
     ]
@@ -170,7 +172,7 @@ def test_after_a_lease_expiry_the_job_goes_to_another_partition_of_its_topic() -
         p.step(LEASE)
         slots.append(p.activations[-1][1])
     assert {slot % 3 for slot in slots} == {1}, "only the partition's own"
-    assert all(a != b for a, b in zip(slots, slots[1:], strict=False))
+    assert all(before != after for before, after in pairwise(slots))
     assert set(slots) == {1, 4, 7}
 
 

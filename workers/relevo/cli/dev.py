@@ -94,8 +94,8 @@ def command(
 class StopSignal:
     """SIGINT and SIGTERM: the first one ends the watching, in order.
 
-    Any other (a second one, or one while the cluster still starts) ends the command at once; the keepers of the
-    processes see to the rest.
+    Any other (a second one, or one while the cluster still starts) ends the command at once; the keepers of
+    the processes see to the rest.
     """
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ import click
 _FLAGS: Final = (
     "node_id", "kafka", "zookeeper", "cluster", "partitions", "api_host", "api_port", "api_advertise",
     "create_topics", "allow_unsafe_topics", "types_max", "window", "lease_expiries_max", "redispatch_after_s",
-    "session_timeout_s", "start_timeout_s", "stop_timeout_s", "log_format", "log_level",
+    "session_timeout_s", "settle_s", "start_timeout_s", "stop_timeout_s", "log_format", "log_level",
 )  # fmt: skip
 
 

@@ -1,0 +1,26 @@
+"""A cluster of real node processes, for tests that hurt them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from relevo_engine.local.cluster import LocalCluster
+from tests.support.load import Load
+
+TYPE = "drill"
+
+
+@pytest.fixture
+def cluster() -> Iterator[LocalCluster]:
+    """Three nodes, four partitions, one broker and one ZooKeeper of its own."""
+    with LocalCluster(3, 4, name="drill", types=[TYPE], settings={"session_timeout_s": 2.0}) as running:
+        yield running
+
+
+@pytest.fixture
+def load(cluster: LocalCluster) -> Iterator[Load]:
+    """Jobs at a steady rate, and a worker whose effects are counted."""
+    with Load(cluster, TYPE) as running:
+        yield running

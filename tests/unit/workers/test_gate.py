@@ -1,0 +1,360 @@
+"""The seven steps of an activation, with everything around them faked: who may start, and what is told when."""
+
+from __future__ import annotations
+
+import time
+from typing import cast
+
+import pytest
+from confluent_kafka import KafkaError
+
+from relevo.dedup.store import Claim, Finish
+from relevo.errors import StoreUnsafe
+from relevo.gate import Gate
+from relevo.offsets import Entry, OffsetTracker
+from relevo.outcomes import Completed, Errored, Failed, Outcome
+from relevo.sender import Sender
+from relevo.stats import WorkerStats
+from relevo_schemas.codec import encode
+from relevo_schemas.commands import CancelJob, CompleteJob, FailJob, ThrowError
+from tests.unit.workers.fakes import FakeRunner, FakeSender, FakeStore, activation_bytes
+
+TOPIC = "c.activations.send-email"
+
+
+class World:
+    """A gate whose turns the test takes itself."""
+
+    def __init__(self, concurrency: int = 10, *, at_most_once: bool = False) -> None:
+        self.tracker = OffsetTracker()
+        self.sender = FakeSender()
+        self.store = FakeStore()
+        self.runner = FakeRunner()
+        self.stats = WorkerStats()
+        self.faults: list[bool] = []
+        self.gate = Gate(
+            commands="c.commands",
+            namespace="c:dedup:",
+            tracker=self.tracker,
+            sender=cast("Sender", self.sender),
+            store=None if at_most_once else self.store,
+            concurrency=concurrency,
+            claim_s=lambda lease_ms: lease_ms / 1_000,
+            ttl=None,
+            stats=self.stats,
+            name="send-email",
+            on_fault=lambda: self.faults.append(True),
+        )
+        self.gate._runner = self.runner
+        for partition in (0, 1):
+            self.tracker.assign(TOPIC, partition, 0)
+        self.offsets = {0: 0, 1: 0}
+
+    def arrive(self, *values: bytes, slot: int = 0) -> list[Entry]:
+        entries = []
+        for _ in values:
+            entries += self.tracker.begin([(TOPIC, slot, self.offsets[slot])])
+            self.offsets[slot] += 1
+        arrived = [entry for entry in entries if entry is not None]
+        self.gate.deliver(list(zip(arrived, values, strict=True)))
+        self.turn()
+        return arrived
+
+    def turn(self) -> None:
+        """One round, without waiting for what is due later."""
+        self.gate._inbox.put(lambda: None)
+        self.gate._turn()
+
+    def later(self) -> None:
+        """Bring forward what waits for its time, and take a turn."""
+        for _, _, item in list(self.gate._later):
+            self.gate._later[:] = [each for each in self.gate._later if each[2] is not item]
+            self.gate._postpone(item, 0.0)
+        link = self.gate._store
+        if link is not None:
+            link.pause_until = 0.0
+        self.turn()
+
+    def end(self, outcome: Outcome) -> None:
+        """All running handlers end alike."""
+        ended, self.runner.running = self.runner.running, []
+        for item in ended:
+            item.outcome = outcome
+        self.gate.finished(ended)
+        self.turn()
+
+    def acknowledge(self, error: object = None) -> None:
+        self.sender.acknowledge(error)
+        self.turn()
+
+    def committable(self) -> dict[int, int]:
+        return {owned.partition: offset for owned, offset in self.tracker.committable()}
+
+
+def test_the_steps_come_in_their_order() -> None:
+    world = World()
+    world.arrive(activation_bytes("a"))
+    assert world.runner.started == ["a"]
+    assert world.store.calls == [("claim", ["c:dedup:a"])]
+    world.end(Completed(b"1"))
+    assert world.store.calls[-1] == ("done", ["c:dedup:a"])
+    assert world.sender.sent == [CompleteJob("a", 1, b"1")]
+    assert world.committable() == {}
+    world.acknowledge()
+    assert world.committable() == {0: 1}
+
+
+def test_no_more_run_than_there_are_slots_and_the_rest_holds_no_claim() -> None:
+    """A claim held while waiting in a buffer would keep other workers from the job."""
+    world = World(concurrency=2)
+    world.arrive(*(activation_bytes(key) for key in "abcde"))
+    assert world.runner.started == ["a", "b"]
+    assert world.store.calls == [("claim", ["c:dedup:a", "c:dedup:b"])]
+    world.end(Completed(b""))
+    assert world.runner.started == ["a", "b", "c", "d"]
+
+
+def test_a_silent_store_is_not_taken_for_a_duplicate() -> None:
+    """No effect without a claim, no commit, and it shows."""
+    world = World()
+    world.store.silent = "TimeoutError"
+    world.arrive(activation_bytes("a"), activation_bytes("b"))
+    for _ in range(3):
+        world.later()
+    assert (world.runner.started, world.sender.sent, world.committable()) == ([], [], {})
+    assert world.stats.unknown_claims >= 4
+    world.store.silent = None
+    world.later()
+    world.later()
+    assert sorted(world.runner.started) == ["a", "b"]
+
+
+def test_a_store_that_raises_is_a_silent_store() -> None:
+    world = World()
+    world.store.raises = RuntimeError("a bug in somebody's store")
+    world.arrive(activation_bytes("a"))
+    assert (world.runner.started, world.committable()) == ([], {})
+    world.store.raises = None
+    world.later()
+    assert world.runner.started == ["a"]
+
+
+def test_while_the_store_is_silent_it_is_asked_for_one_job_at_a_time() -> None:
+    world = World()
+    world.store.silent = "down"
+    world.arrive(*(activation_bytes(str(n)) for n in range(9)))
+    world.later()
+    assert [len(keys) for _, keys in world.store.calls] == [9, 1]
+
+
+def test_what_is_done_already_is_not_run_and_its_result_is_sent_again() -> None:
+    world = World()
+    world.store.done([Finish("c:dedup:a", "somebody", b'{"paid":true}')])
+    world.arrive(activation_bytes("a", attempt=2))
+    assert world.runner.started == []
+    assert world.sender.sent == [CompleteJob("a", 2, b'{"paid":true}')]
+    world.acknowledge()
+    assert world.committable() == {0: 1}
+    assert world.stats.duplicates_suppressed == 1
+
+
+def test_a_claim_of_another_worker_is_waited_for_and_holds_up_nobody_else() -> None:
+    world = World()
+    world.store.claim([Claim("c:dedup:a", "other", 10)])
+    world.arrive(activation_bytes("a"), activation_bytes("b"))
+    assert world.runner.started == ["b"]
+    assert (world.stats.claim_waits, world.committable()) == (1, {})
+    world.store.now = 11
+    world.later()
+    assert world.runner.started == ["b", "a"]
+
+
+def test_a_job_that_runs_here_already_is_not_run_twice() -> None:
+    """Its second message counts as finished when the first run is, not before."""
+    world = World()
+    world.arrive(activation_bytes("a"))
+    world.arrive(activation_bytes("a", attempt=2), slot=1)
+    assert world.runner.started == ["a"]
+    assert world.committable() == {}
+    world.end(Completed(b""))
+    world.acknowledge()
+    assert world.sender.sent == [CompleteJob("a", 2, b"")]
+    assert world.committable() == {0: 1, 1: 1}
+
+
+def test_a_failure_gives_the_claim_back_before_it_is_reported() -> None:
+    """The next attempt may be here before the acknowledgement is."""
+    world = World()
+    world.arrive(activation_bytes("a"))
+    world.end(Failed("boom", 50))
+    assert world.store.calls[-1] == ("release", ["c:dedup:a"])
+    assert world.sender.sent == [FailJob("a", 1, "boom", 50, True)]
+    world.arrive(activation_bytes("a", attempt=2))
+    assert world.runner.started == ["a"], "the attempt that answers our report waits for its acknowledgement"
+    world.acknowledge()
+    world.turn()
+    assert world.runner.started == ["a", "a"]
+    assert world.committable() == {0: 1}
+
+
+def test_a_business_error_ends_the_job() -> None:
+    world = World()
+    world.arrive(activation_bytes("a"))
+    world.end(Errored("NO_FUNDS", "declined"))
+    world.acknowledge()
+    assert world.sender.sent == [ThrowError("a", 1, "NO_FUNDS", "declined")]
+    assert (world.committable(), world.stats.errored) == ({0: 1}, 1)
+
+
+def test_an_outcome_that_is_not_acknowledged_is_sent_again() -> None:
+    world = World()
+    world.arrive(activation_bytes("a"))
+    world.end(Completed(b"1"))
+    world.acknowledge(KafkaError(KafkaError._MSG_TIMED_OUT))
+    assert world.committable() == {}
+    world.later()
+    assert world.sender.sent == [CompleteJob("a", 1, b"1")] * 2
+    world.acknowledge()
+    assert (world.committable(), world.stats.resent, world.stats.done) == ({0: 1}, 1, 1)
+
+
+def test_a_full_send_queue_loses_no_outcome() -> None:
+    world = World()
+    world.arrive(*(activation_bytes(key) for key in "abc"))
+    world.sender.room = 1
+    world.end(Completed(b""))
+    assert len(world.sender.sent) == 1
+    world.sender.room = 10
+    world.turn()
+    assert sorted(each.key for each in world.sender.sent if isinstance(each, CompleteJob)) == ["a", "b", "c"]
+
+
+def test_done_that_the_store_does_not_confirm_is_not_reported() -> None:
+    """Completed without a done mark, a redelivery would run it again."""
+    world = World()
+    world.arrive(activation_bytes("a"))
+    world.store.silent = "down"
+    world.end(Completed(b"1"))
+    assert (world.sender.sent, world.stats.unknown_done) == ([], 1)
+    world.store.silent = None
+    world.later()
+    assert world.sender.sent == [CompleteJob("a", 1, b"1")]
+
+
+def test_a_claim_that_ended_too_early_leaves_one_result() -> None:
+    """Another worker took over while the first still ran: what it stored counts."""
+    world = World()
+    world.arrive(activation_bytes("a", lease_ms=1_000))
+    world.store.now = 2
+    world.store.claim([Claim("c:dedup:a", "other", 100)])
+    job = world.runner.running[0].job
+    world.end(Completed(b"mine"))
+    assert world.sender.sent == []
+    assert job.lost
+    world.store.done([Finish("c:dedup:a", "other", b"theirs")])
+    world.later()
+    assert world.sender.sent == [CompleteJob("a", 1, b"theirs")]
+
+
+def test_work_of_a_revoked_partition_is_not_started_and_its_claims_are_given_back() -> None:
+    world = World(concurrency=1)
+    world.arrive(activation_bytes("a"), activation_bytes("b"))
+    world.tracker.close([(TOPIC, 0)])
+    world.end(Completed(b""))
+    assert world.runner.started == ["a"]
+    assert world.stats.stale_dropped == 1
+    world.acknowledge()
+    assert world.committable() == {0: 1}, "what ran is committed, what was dropped is left to the next owner"
+
+
+def test_revoked_between_claim_and_start() -> None:
+    world = World()
+    claim = world.store.claim
+
+    def claim_and_lose(claims: list[Claim]) -> object:
+        answers = claim(claims)
+        world.tracker.close([(TOPIC, 0)])
+        return answers
+
+    world.store.claim = claim_and_lose  # type: ignore[assignment,method-assign]
+    world.arrive(activation_bytes("a"))
+    assert world.runner.started == []
+    assert world.store.calls[-1] == ("release", ["c:dedup:a"])
+
+
+def test_a_job_whose_first_message_is_revoked_runs_for_its_second() -> None:
+    world = World(concurrency=1)
+    world.arrive(activation_bytes("a"), activation_bytes("b"))
+    world.arrive(activation_bytes("b", attempt=2), slot=1)
+    world.tracker.close([(TOPIC, 0)])
+    world.end(Completed(b""))
+    assert world.runner.started == ["a", "b"]
+
+
+@pytest.mark.parametrize("value", [b"", b"garbage", encode(CancelJob("a", ""))], ids=["empty", "garbage", "command"])
+def test_a_message_that_is_no_activation_is_skipped_and_counted(value: bytes) -> None:
+    world = World()
+    world.arrive(value, activation_bytes("b"))
+    world.end(Completed(b""))
+    world.acknowledge()
+    assert (world.committable(), world.stats.damaged) == ({0: 2}, 1)
+
+
+def test_an_unsafe_store_ends_the_worker_with_its_reason() -> None:
+    world = World()
+
+    def refuse() -> None:
+        raise StoreUnsafe("maxmemory-policy allkeys-lru")
+
+    world.store.check = refuse  # type: ignore[method-assign]
+    world.gate.thread.start()
+    world.gate.deliver([(world.tracker.begin([(TOPIC, 0, 0)])[0], activation_bytes("a"))])  # type: ignore[list-item]
+    world.gate.thread.join(30)
+    assert isinstance(world.gate.fault, StoreUnsafe)
+    assert (world.faults, world.runner.started) == ([True], [])
+
+
+def test_at_most_once_claims_nothing_and_never_runs_a_second_hand_over() -> None:
+    world = World(at_most_once=True)
+    world.arrive(activation_bytes("a"), activation_bytes("b", attempt=2))
+    assert world.runner.started == ["a"]
+    world.end(Failed("boom"))
+    assert world.store.calls == []
+    assert sorted(map(repr, world.sender.sent)) == sorted(
+        map(
+            repr,
+            [
+                FailJob("a", 1, "boom", -1, False),
+                ThrowError("b", 2, "MAYBE_RUN", "handed over before, and this type runs a job at most once"),
+            ],
+        )
+    )
+
+
+def test_an_attempt_the_engine_has_given_up_stops_holding_the_commit() -> None:
+    """A handler that hangs must not keep all jobs behind it from ever being committed."""
+    world = World()
+    world.arrive(activation_bytes("hangs"), activation_bytes("b"))
+    hanging = next(item for item in world.runner.running if item.key == "hangs")
+    world.gate.superseded(hanging)
+    world.turn()
+    assert world.committable() == {0: 1}
+
+
+def test_the_gate_ends_when_nothing_is_under_way() -> None:
+    world = World()
+    world.gate.start(world.runner)
+    world.gate.deliver([(world.tracker.begin([(TOPIC, 0, 0)])[0], activation_bytes("a"))])  # type: ignore[list-item]
+    deadline = time.monotonic() + 30
+    while not world.runner.running and time.monotonic() < deadline:
+        time.sleep(0.005)
+    world.gate.stop()
+    item = world.runner.running[0]
+    item.outcome = Completed(b"")
+    world.gate.finished([item])
+    while not world.sender.unacknowledged and time.monotonic() < deadline:
+        time.sleep(0.005)
+    world.sender.acknowledge()
+    world.gate.thread.join(30)
+    assert not world.gate.thread.is_alive()
+    assert world.committable() == {0: 1}
