@@ -40,13 +40,14 @@ class LogReader:
             for message in [first, *self._consumer.consume(1000, 0)] if first is not None else ():
                 if message.error():
                     raise KafkaException(message.error())
-                event = self.check.take(message.partition(), message.offset(), message.value())
+                partition = message.partition() or 0  # a message that was read has one
+                event = self.check.take(partition, message.offset() or 0, message.value())
                 if isinstance(event, JobCreated):
                     self.created[event.job.key] += 1
                 elif isinstance(event, JobCompleted):
                     self.completed[event.key] += 1
                 elif isinstance(event, LeaderElected):
-                    self.elections.append((message.partition(), event))
+                    self.elections.append((partition, event))
 
     def close(self) -> None:
         """Let the consumer go."""

@@ -87,11 +87,16 @@ class ProducerPool:
             self._problem = None
             while not self._ready:
                 left = deadline - time.monotonic()
-                if self._problem is not None or left <= 0:
-                    raise self._problem or KafkaUnavailable(f"no producer could be connected in {timeout_s:g} s")
+                if left <= 0:
+                    raise KafkaUnavailable(f"no producer could be connected in {timeout_s:g} s")
                 self._fill()
                 self._changed.wait(left)
+                self._raise_problem()
             return self._ready.popleft()
+
+    def _raise_problem(self) -> None:
+        if self._problem is not None and not self._ready:
+            raise self._problem
 
     def _fill(self) -> None:
         """Start the filler where one is needed. The lock is held."""

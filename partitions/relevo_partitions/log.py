@@ -70,18 +70,15 @@ class PartitionReader:
         self._closed = False
 
     def start(self, offset: int) -> None:
-        """Begin at ``offset``; see `relevo_partitions.ports.Reader.start`.
-
-        From 0 on nothing is asked: if record 0 is gone, the first `read` says so. Any other offset is compared with
-        what Kafka holds.
-        """
+        """Begin to fetch from ``offset``; see `relevo_partitions.ports.Reader.start`."""
         self._fork.check()
         self._wanted = offset
         self._consumer.assign([TopicPartition(self._topic, self._partition, offset)])
-        if offset == 0:
-            return
+
+    def check(self) -> None:
+        """Ask Kafka whether it holds the next record; see `relevo_partitions.ports.Reader.check`."""
         low, high = self._bounds()
-        if not low <= offset <= high:
+        if not low <= self._wanted <= high:
             raise LogDamaged(self._gap(low, high))
 
     def read(self, wait_s: float, records_max: int) -> list[Incoming]:
@@ -111,14 +108,6 @@ class PartitionReader:
         """The partition's end as of the last fetch, -1 where unknown."""
         where = TopicPartition(self._topic, self._partition)
         return max(-1, self._consumer.get_watermark_offsets(where, cached=True)[1])
-
-    def answers(self) -> str | None:
-        """Ask Kafka; None where it answers."""
-        try:
-            self._bounds()
-        except KafkaUnavailable as problem:
-            return str(problem)
-        return None
 
     def note_position(self, position: int) -> None:
         """Commit ``position`` to the group, without waiting: ordinary lag tools look there. Nothing depends on it."""

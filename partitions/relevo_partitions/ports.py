@@ -45,10 +45,15 @@ class Reader(Protocol):
     """Committed records of one Kafka partition, in order and without a gap."""
 
     def start(self, offset: int) -> None:
-        """Begin at ``offset``.
+        """Begin to fetch from ``offset``, in the background. Asks nobody, and can't fail."""
+
+    def check(self) -> None:
+        """Ask Kafka whether it holds the next record, or ends just before it. Bounded.
+
+        A consumer that waits for more never hears that its topic was deleted.
 
         Raises:
-            LogDamaged: The records from there on are not (all) in Kafka.
+            LogDamaged: It doesn't: records were deleted, or the topic was, or is another.
             KafkaUnavailable: Kafka doesn't answer.
         """
 
@@ -62,9 +67,6 @@ class Reader(Protocol):
 
     def end_offset(self) -> int:
         """The partition's end as last heard, -1 where unknown; asks nobody."""
-
-    def answers(self) -> str | None:
-        """Ask Kafka for the partition's end: None where it answers, else what went wrong. Bounded."""
 
     def note_position(self, position: int) -> None:
         """Publish how far records were processed, for lag tools only; doesn't wait."""

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Final
 
 from relevo_partitions.barrier import find_barrier, is_barrier
-from relevo_partitions.errors import KafkaUnavailable
 from relevo_partitions.ports import Reader
 from relevo_partitions.statemachine import StateMachine
 
@@ -36,7 +35,7 @@ def replay_to_barrier(
         reader: Started where the machine stands.
         nonce: Of a barrier that is committed.
         cancelled: Asked between batches.
-        stall_s: After so long without a record Kafka is asked whether it answers at all.
+        stall_s: After so long without a record Kafka is asked whether it is there, and the log with it.
         stalled: Told, each time, that Kafka answers and the log still doesn't move: somebody else's open
             transaction holds back its stable offset.
 
@@ -59,9 +58,7 @@ def replay_to_barrier(
             if end is not None:
                 return True
         elif time.monotonic() - moved_at > stall_s:
-            problem = reader.answers()
-            if problem is not None:
-                raise KafkaUnavailable(problem)
+            reader.check()
             stalled(
                 f"nothing to read for {stall_s:g} s although the barrier is committed: "
                 "an open transaction of another producer holds the log back"

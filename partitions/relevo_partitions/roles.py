@@ -39,6 +39,7 @@ LEGAL: Final[dict[tuple[Role, Role], str]] = {
     (Role.OUT, Role.STOPPED): "the host stops",
     (Role.STANDBY, Role.OUT): "no longer eligible, or ZooKeeper ended the session",
     (Role.STANDBY, Role.FENCING): "claimed the partition",
+    (Role.STANDBY, Role.ENDING): "the term ended before its first step",
     (Role.STANDBY, Role.STOPPED): "the host stops",
     (Role.FENCING, Role.VERIFYING): "holds an initialised producer",
     (Role.VERIFYING, Role.REPLAYING): "the claim is confirmed",

@@ -50,7 +50,7 @@ class TermSettings:
     reads_max: int = 1_000
     """Most reads that may wait for a commit."""
     stall_s: float = 10.0
-    """After so long without a record in replay, Kafka is asked whether it is there."""
+    """After so long without a record, Kafka is asked whether it is there, and the topic with it."""
     call_limit_s: float = 60.0
     """After so long in one call of Kafka the thread counts as lost and the term as over. Every call has its own,
     shorter limit; this one is for a call that doesn't keep it."""
@@ -187,6 +187,7 @@ class Leadership:
         log_reader.start(0)  # fetches in the background while the fence is under way
         if self._writer is None:
             self._fence_and_verify()
+        log_reader.check()
         machine = self._make_machine(self.partition)
         with self._step("replay"):
             self._role(Role.REPLAYING)
@@ -206,6 +207,7 @@ class Leadership:
                 self._check()
         self._point("replayed")
         commands.start(machine.position)
+        commands.check()
         with self._step("announce"):
             self._role(Role.ANNOUNCING)
             clock = LeaderClock(time.time, time.monotonic, machine.last_at)
@@ -233,16 +235,29 @@ class Leadership:
     def _lead(self, machine: StateMachine, clock: LeaderClock, commands: Reader) -> None:
         """Step 6. Ends by an exception only: the term's end, or a setback."""
         settings = self._settings
-        published_at = time.monotonic()
+        published_at = heard_at = time.monotonic()
         wrote = True
         while True:
             self._check()
             batch = commands.read(self._wait_s(machine, clock, wrote), settings.batch_max)
             wrote = self._turn(machine, clock, batch)
             self.progress.end = commands.end_offset()
-            if time.monotonic() - published_at > settings.position_every_s:
-                published_at = time.monotonic()
+            now = time.monotonic()
+            if batch:
+                heard_at = now
+            elif now - heard_at > settings.stall_s:
+                heard_at = now
+                self._check_commands(commands)
+            if now - published_at > settings.position_every_s:
+                published_at = now
                 commands.note_position(machine.position)
+
+    def _check_commands(self, commands: Reader) -> None:
+        """Nothing has come for a while: nothing was sent, or the topic is gone. Kafka away is no reason to end."""
+        try:
+            commands.check()
+        except KafkaUnavailable as problem:
+            self._observer.fault(self.partition, "kafka", str(problem))
 
     def _wait_s(self, machine: StateMachine, clock: LeaderClock, wrote: bool) -> float:
         if len(self._reads):

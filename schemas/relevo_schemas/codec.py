@@ -31,6 +31,7 @@ RECORD_BYTES_MAX: Final = 1_000_000
 _UNREADABLE: Final = (ValueError, IndexError)
 _UNREADABLE_BY_FASTAVRO: Final = (
     ValueError, TypeError, IndexError, KeyError, EOFError, OverflowError, MemoryError, StopIteration,
+    fastavro.read.SchemaResolutionError,
 )  # fmt: skip
 """What damaged bytes make of it."""
 _UNWRITABLE: Final = (ValueError, TypeError, OverflowError, AttributeError)

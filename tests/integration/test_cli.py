@@ -72,7 +72,7 @@ def worker(variables: dict[str, str], tmp_path_factory: pytest.TempPathFactory) 
 
 
 def run(variables: dict[str, str], *arguments: str, stdin: str = "") -> Ran:
-    return relevo(*arguments, stdin=stdin, **variables)
+    return relevo(*arguments, stdin=stdin, variables=variables)
 
 
 def test_one_job_from_flags(variables: dict[str, str]) -> None:
@@ -204,7 +204,7 @@ def test_debug_shows_the_traceback(variables: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("command", [("jobs", "list"), ("jobs", "create", "--type", "a"), ("events", "tail")])
 def test_brokers_that_are_away_are_told_in_a_line(command: tuple[str, ...]) -> None:
-    ran = relevo(*command, RELEVO_KAFKA="127.0.0.1:1", RELEVO_ZOOKEEPER="127.0.0.1:1", timeout_s=90)
+    ran = relevo(*command, variables={"RELEVO_KAFKA": "127.0.0.1:1", "RELEVO_ZOOKEEPER": "127.0.0.1:1"})
     assert ran.code == 1, ran
     assert "127.0.0.1:1" in ran.err
     assert "Traceback" not in ran.err

@@ -66,14 +66,14 @@ def test_a_node_killed_and_started_again_at_once_gets_its_id_back(flags: tuple[s
 def test_a_node_with_other_settings_than_the_cluster_refuses_to_start(flags: tuple[str, ...]) -> None:
     with NodeProcess("--node-id", "a", *flags) as first:
         first.await_ready()
-        other = relevo("node", "--node-id", "b", *flags, RELEVO_FINISHED_WINDOW_S="17")
+        other = relevo("node", "--node-id", "b", *flags, variables={"RELEVO_FINISHED_WINDOW_S": "17"})
         assert other.code == 5, other
         assert "finished_window_s: the cluster has 86400, this node 17" in other.err
         assert "Traceback" not in other.err
 
 
 def test_a_wrong_setting_is_told_without_traceback() -> None:
-    ran = relevo("node", "--partitions", "none", RELEVO_WINDOW="0")
+    ran = relevo("node", "--partitions", "none", variables={"RELEVO_WINDOW": "0"})
     assert ran.code == 2, ran
     assert "partitions (--partitions)" in ran.err
     assert "window (RELEVO_WINDOW)" in ran.err

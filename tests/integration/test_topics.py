@@ -15,7 +15,8 @@ def make(brokers: Brokers, name: str, partitions: int = 2, settings: dict[str, s
     topic = NewTopic(
         name, partitions, 1, config={"retention.ms": "-1", "max.message.bytes": "1200000"} | (settings or {})
     )
-    admin(brokers.kafka).create_topics([topic])[name].result(30)
+    client = admin(brokers.kafka)  # held until the answer is there
+    client.create_topics([topic])[name].result(30)
 
 
 def topics(command: str, brokers: Brokers, cluster: str, *more: str) -> Ran:

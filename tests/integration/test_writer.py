@@ -35,7 +35,7 @@ class Bench:
         for made in admin.create_topics(topics).values():
             made.result(30)
 
-    def writer(self, checkpoint: Callable[[str], None] | None = None, **settings: Any) -> TransactionalWriter:
+    def writer(self, checkpoint: Callable[[str], None] | None = None, settings: dict[str, Any] | None = None) -> TransactionalWriter:
         if settings:
             faults = Faults()
             made = producer_settings(self.connection, faults, f"{self.name}-0")
@@ -107,7 +107,7 @@ def test_a_failing_log_is_never_blamed_on_another_topic(bench: Bench) -> None:
 
 def test_a_full_client_queue_is_waited_for(bench: Bench) -> None:
     """Records that the client refuses for want of room must be offered again, in order."""
-    writer = bench.writer(**{"queue.buffering.max.messages": 64})
+    writer = bench.writer(settings={"queue.buffering.max.messages": 64})
     values = [b"%d" % index for index in range(1000)]
     assert isinstance(writer.commit([Write(bench.log, 0, b"", value) for value in values]), Committed)
     assert bench.committed(bench.log) == values

@@ -19,6 +19,7 @@ from relevo_partitions.host import PartitionHost
 from relevo_partitions.observer import Observer
 from relevo_partitions.roles import Role
 from relevo_partitions.settings import HostSettings
+from relevo_partitions.statemachine import Incoming
 from tests.support.counter_machine import CounterMachine
 from tests.support.waiting import wait_until
 
@@ -60,6 +61,7 @@ class CounterCluster:
         self.kafka, self.zookeeper, self.name, self.partitions = kafka, zookeeper, name, partitions
         self.blocked: set[str] = set()
         self.hosts: dict[str, PartitionHost] = {}
+        self._made: list[PartitionHost] = []
         self.diaries: dict[str, Diary] = {}
         self.admin = AdminClient({"bootstrap.servers": kafka})
         self.create_topics("commands", "log")
@@ -69,7 +71,7 @@ class CounterCluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for host in self.hosts.values():
+        for host in self._made:
             host.stop(10)
 
     def create_topics(self, *names: str) -> None:
@@ -107,6 +109,7 @@ class CounterCluster:
             on_topic_failure=lambda topic, _why: self.blocked.add(topic),
         )
         self.hosts[node] = host
+        self._made.append(host)
         if start:
             host.start(30)
         return host
@@ -161,8 +164,6 @@ class CounterCluster:
         """A machine that has replayed the log from its beginning: fails where the log is unsound."""
         machine = self.machine(partition)
         records = [value for value in self.log(partition) if not is_barrier(value)]
-        from relevo_partitions.statemachine import Incoming
-
         machine.replay([Incoming(index, b"", value) for index, value in enumerate(records)])
         return machine
 

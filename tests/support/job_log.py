@@ -81,13 +81,14 @@ def read_job_log(kafka: str, cluster: str, partitions: int, *, timeout_s: float 
             for message in consumer.consume(1000, 0.2):
                 error = message.error()
                 if error is not None and error.code() == KafkaError._PARTITION_EOF:
-                    unread.discard(message.partition())
+                    unread.discard(message.partition() or 0)
                 elif error is not None:
                     raise KafkaException(error)
                 else:
-                    event = log.check.take(message.partition(), message.offset(), message.value())
+                    partition = message.partition() or 0  # a message that was read has one
+                    event = log.check.take(partition, message.offset() or 0, message.value())
                     if event is not None:
-                        log.events.append((message.partition(), event))
+                        log.events.append((partition, event))
                         if isinstance(event, _FINISHING):
                             log.finished[event.key] += 1
     finally:

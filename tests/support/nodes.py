@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -23,15 +23,18 @@ def environment() -> dict[str, str]:
 
 
 def relevo(
-    *arguments: str, stdin: str | bytes = b"", timeout_s: float = EXIT_TIMEOUT_S, **variables: str
+    *arguments: str,
+    stdin: str = "",
+    timeout_s: float = EXIT_TIMEOUT_S,
+    variables: Mapping[str, str] | None = None,
 ) -> Ran:
     """Runs the command to its end."""
     done = subprocess.run(
         [sys.executable, "-m", "relevo", *arguments],
-        input=stdin.encode() if isinstance(stdin, str) else stdin,
+        input=stdin.encode(),
         capture_output=True,
         timeout=timeout_s,
-        env=environment() | variables,
+        env=environment() | dict(variables or {}),
     )
     return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
 
@@ -131,6 +134,5 @@ class NodeProcess:
                     stream.close()
 
     def _read(self, name: str, stream: Iterator[str]) -> None:
-        self._lines[name].extend([])
         for line in stream:
             self._lines[name].append(line)

@@ -13,6 +13,7 @@ from relevo_engine.core import commands as core_commands
 from relevo_engine.core import machine as core_machine
 from relevo_engine.core.errors import InvariantBroken
 from relevo_engine.core.state import State
+from relevo_engine.core.turn import Turn
 from relevo_engine.machine import PartitionMachine
 from relevo_partitions.statemachine import Incoming, LogDamaged, StateMachine, Term, Write
 from relevo_schemas import commands as cmd
@@ -170,7 +171,7 @@ def test_an_event_that_cannot_be_written_is_not_applied(p: Partition, error: Exc
 
 
 def test_a_refusal_that_cannot_be_written_is_replaced_by_a_plain_one(p: Partition) -> None:
-    with patch.object(core_commands.Turn, "refuse", side_effect=ZeroDivisionError("planted")):
+    with patch.object(Turn, "refuse", side_effect=ZeroDivisionError("planted")):
         (event,) = p.complete("nobody")
     assert isinstance(event, ev.CommandRejected)
     assert event.reason == "INTERNAL"
@@ -207,7 +208,7 @@ def test_a_bug_is_written_to_the_log_by_default(caplog: pytest.LogCaptureFixture
 
 
 def test_commands_that_were_decided_before_are_never_decided_again(p: Partition) -> None:
-    """An owner that goes back in the commands topic has lost its place; carrying on would double everything."""
+    """An owner that goes back in the commands topic has lost its place: all would be done twice."""
     p.create("a")
     p.create("b")
     with pytest.raises(InvariantBroken, match="source"):
@@ -266,9 +267,13 @@ def swap(log: list[Write], at: int) -> list[Write]:
         (lambda log: swap(log, 2), 2, "expected seq 3, found seq 4"),
         (lambda log: [*log[:4], log[4]._replace(value=b"junk"), *log[5:]], 4, "found NOT_A_RECORD"),
         (lambda log: [*log[:4], log[4]._replace(value=log[4].value[:-1]), *log[5:]], 4, "found DAMAGED"),
-        (lambda log: [*log[:1], log[1]._replace(value=encode(cmd.CancelJob("a", "")))], 1, "an event or a barrier, found CancelJob"),
+        (
+            lambda log: [log[0], log[1]._replace(value=encode(cmd.CancelJob("a", "")))],
+            1,
+            "an event or a barrier, found CancelJob",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_log_that_does_not_follow_is_refused_with_place_and_reason(
     damage: Callable[[list[Write]], list[Write]], offset: int, message: str
 ) -> None:

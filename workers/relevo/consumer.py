@@ -320,36 +320,31 @@ class ActivationConsumer:
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._stats.add("rebalances")
-        starts = self._starts(consumer, partitions)
-        for each in partitions:
-            self._tracker.assign(each.topic, each.partition, starts.get((each.topic, each.partition)))
-        consumer.incremental_assign(
-            [
-                TopicPartition(
-                    each.topic, each.partition, starts.get((each.topic, each.partition), each.offset)
-                )
-                for each in partitions
-            ]
-        )
+        places = []
+        for each, start, end in self._starts(consumer, partitions):
+            doubtful_below = min(end, start + self._buffer) if start is not None else end
+            self._tracker.assign(each.topic, each.partition, start, doubtful_below)
+            places.append(TopicPartition(each.topic, each.partition, each.offset if start is None else start))
+        consumer.incremental_assign(places)
         if self._paused:
             self._apply_pause(partitions)
 
-    def _starts(self, consumer: Consumer, partitions: list[TopicPartition]) -> dict[tuple[str, int], int]:
-        """Where each partition goes on; where Kafka doesn't say in time, librdkafka finds out by itself."""
-        starts = {}
+    def _starts(
+        self, consumer: Consumer, partitions: list[TopicPartition]
+    ) -> list[tuple[TopicPartition, int | None, int]]:
+        """For each partition where it goes on (None: librdkafka has to find out), and where it ends now."""
         deadline = time.monotonic() + _CALL_S
+        found: list[tuple[TopicPartition, int | None, int]] = []
         try:
             for each in consumer.committed(partitions, timeout=_CALL_S):
-                if each.error is not None:
-                    continue
-                if each.offset >= 0:
-                    starts[each.topic, each.partition] = each.offset
-                else:
-                    left = max(0.1, deadline - time.monotonic())
-                    starts[each.topic, each.partition] = consumer.get_watermark_offsets(each, timeout=left)[0]
+                left = max(0.1, deadline - time.monotonic())
+                low, high = consumer.get_watermark_offsets(each, timeout=left)
+                start = None if each.error is not None else each.offset if each.offset >= 0 else low
+                found.append((each, start, high))
         except KafkaException as error:
             _log.info("positions of %s: %s", self._topic, error)
-        return starts
+        known = {each.partition for each, _, _ in found}
+        return found + [(each, None, 0) for each in partitions if each.partition not in known]
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._stats.add("rebalances")

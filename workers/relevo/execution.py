@@ -18,6 +18,8 @@ from relevo.outcomes import Failed, Outcome, of_exception, of_result
 
 _log: Final = logging.getLogger("relevo.worker")
 
+_CANCEL_S: Final = 2.0
+
 AsyncHandler: TypeAlias = Callable[[Job], Awaitable[Any]]
 SyncHandler: TypeAlias = Callable[[Job], Any]
 Handler: TypeAlias = AsyncHandler | SyncHandler
@@ -56,29 +58,28 @@ class LoopThread:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
-
-    def close(self, timeout: float = 5.0) -> None:
-        """Cancel what still runs, and end the thread."""
-        if not self._thread.is_alive():
-            return
         try:
-            asyncio.run_coroutine_threadsafe(self._cancel_all(), self.loop).result(timeout)
-        except TimeoutError:
-            _log.warning("a handler doesn't end when it is cancelled; its thread is left behind")
-            return
+            self.loop.run_forever()
+            self.loop.run_until_complete(self._cancel_all())
         finally:
-            self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(timeout)
-        if not self._thread.is_alive():
             self.loop.close()
 
     async def _cancel_all(self) -> None:
         others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in others:
             task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        if others:
+            # One that ignores it has had its chance.
+            await asyncio.wait(others, timeout=_CANCEL_S)
         await self.loop.shutdown_asyncgens()
+
+    def close(self, timeout: float = 2 * _CANCEL_S) -> None:
+        """Cancel what still runs, and end the thread; one that a handler blocks is left behind."""
+        if self._thread.is_alive():
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join(timeout)
+        if self._thread.is_alive():
+            _log.warning("a handler blocks its event loop; the thread is left behind")
 
 
 class AsyncRunner:

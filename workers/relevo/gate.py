@@ -7,7 +7,6 @@ and the completion acknowledged by Kafka; (7) its offset finished.
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import logging
 import queue
@@ -21,15 +20,18 @@ from typing import Final
 
 from confluent_kafka import KafkaError
 
+from relevo.claims import Claims
 from relevo.dedup.link import StoreLink, backoff_s
-from relevo.dedup.store import Claim, DedupStore, Done, Held, Mine, Unknown
-from relevo.endings import HELD_WAIT_MAX_S, Endings
+from relevo.dedup.store import DedupStore
+from relevo.endings import Endings
 from relevo.errors import RelevoError
 from relevo.execution import Runner
+from relevo.inquiries import Inquiries
 from relevo.item import Item
 from relevo.offsets import Entry, OffsetTracker
 from relevo.outbox import Acknowledged, Outbox
 from relevo.outcomes import Completed, Errored, Failed
+from relevo.schedule import Schedule
 from relevo.sender import Sender
 from relevo.stats import WorkerStats
 from relevo_schemas.codec import decode
@@ -41,6 +43,7 @@ _log: Final = logging.getLogger("relevo.worker")
 IDLE_S: Final = 0.25
 CLAIM_BATCH_MAX: Final = 500
 FULL_WAIT_S: Final = 0.05
+ANSWER_WAIT_S: Final = 10.0
 
 
 class Gate:
@@ -79,23 +82,26 @@ class Gate:
         on_fault: Callable[[], None],
     ) -> None:
         self._outbox = Outbox(commands, sender, self._hand_in)
-        self._namespace = namespace
         self._tracker = tracker
-        self._store = StoreLink(store, name, stats) if store is not None else None
+        link = StoreLink(store, name, stats) if store is not None else None
+        self._at_most_once = store is None
+        self._waiting: deque[Item] = deque()
+        self._later = Schedule()
+        self._claims = Claims(
+            link, namespace, claim_s, self._outbox, self._later.put, self._waiting.appendleft, stats
+        )
         self._concurrency = concurrency
-        self._claim_s = claim_s
         self._stats = stats
         self._name = name
         self._on_fault = on_fault
-        self._endings = Endings(self._store, self._outbox, self._claim_of, ttl)
+        self._endings = Endings(link, self._outbox, self._claims.of, ttl)
+        self._inquiries: Inquiries | None = None
+        self._asked: set[Item] = set()
         self._runner: Runner | None = None
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._token_prefix = secrets.token_hex(8)
         self._token_numbers = itertools.count(1)
         self._by_key: dict[str, Item] = {}
-        self._waiting: deque[Item] = deque()
-        self._later: list[tuple[float, int, Item]] = []
-        self._order = itertools.count()
         self._ended: list[Item] = []
         self._stopping = False
         #: Handlers at work, by key. Read by the lease thread.
@@ -104,9 +110,10 @@ class Gate:
         self.fault: Exception | None = None
         self.thread = threading.Thread(target=self._run, name=f"relevo-gate-{name}", daemon=True)
 
-    def start(self, runner: Runner) -> None:
-        """Start the thread; handlers run in ``runner``."""
+    def start(self, runner: Runner, inquiries: Inquiries | None = None) -> None:
+        """Start the thread; ``runner`` runs the handlers, ``inquiries`` asks about doubtful starts."""
         self._runner = runner
+        self._inquiries = inquiries
         self.thread.start()
 
     # From other threads
@@ -118,6 +125,10 @@ class Gate:
     def finished(self, items: list[Item]) -> None:
         """Handlers have ended; each item has its outcome."""
         self._inbox.put(partial(self._came_back, items))
+
+    def decided(self, item: Item, may_run: bool) -> None:
+        """The engine has answered whether the item may run."""
+        self._inbox.put(partial(self._decided, item, may_run))
 
     def superseded(self, item: Item) -> None:
         """The engine has moved on from this attempt: its messages are of no more use."""
@@ -183,11 +194,9 @@ class Gate:
         if self._ended:
             return 0.0
         now = time.monotonic()
-        due = now + IDLE_S
-        if self._later:
-            due = min(due, self._later[0][0])
-        if self._waiting and len(self.running) < self._concurrency:
-            due = min(due, self._store.pause_until if self._store is not None else now)
+        due = self._later.next_at(now + IDLE_S)
+        if self._waiting and len(self.running) + len(self._asked) < self._concurrency:
+            due = min(due, max(now, self._claims.pause_until))
         return max(0.0, due - now)
 
     def _stop(self) -> None:
@@ -219,7 +228,7 @@ class Gate:
         if known is None:
             token = f"{self._token_prefix}-{next(self._token_numbers)}"
             item = self._by_key[activation.job.key] = Item(entry, activation, token)
-            if self._store is None and activation.attempt > 1:
+            if self._at_most_once and activation.attempt > 1:
                 item.outcome = Errored(
                     "MAYBE_RUN", "handed over before, and this type runs a job at most once"
                 )
@@ -240,30 +249,29 @@ class Gate:
     # Starting
 
     def _bring_due(self, now: float) -> None:
-        later = self._later
-        while later and later[0][0] <= now:
-            _, _, item = heapq.heappop(later)
-            if item.outcome is None:
+        for item in self._later.due(now):
+            if item in self._asked:
+                self._decided(item, True)
+            elif item.outcome is None:
                 self._waiting.appendleft(item)
             else:
                 self._ended.append(item)
 
-    def _postpone(self, item: Item, due: float) -> None:
-        heapq.heappush(self._later, (due, next(self._order), item))
-
     def _admit(self, now: float) -> None:
-        free = self._concurrency - len(self.running)
-        if free <= 0 or not self._waiting or (self._store is not None and not self._store.ready()):
+        free = self._concurrency - len(self.running) - len(self._asked)
+        if free <= 0 or not self._waiting:
             return
-        # While the store is down one job at a time asks it, not the whole buffer.
-        limit = 1 if self._store is not None and self._store.silent else min(free, CLAIM_BATCH_MAX)
+        limit = self._claims.limit(min(free, CLAIM_BATCH_MAX))
         batch: list[Item] = []
         while self._waiting and len(batch) < limit:
             item = self._waiting.popleft()
             if self._still_ours(item):
                 batch.append(item)
         if batch:
-            self._run_mine(self._claim(batch, now), now)
+            mine = self._claims.take(batch, now)
+            if self._inquiries is not None:
+                mine = self._ask_about_doubtful(self._inquiries, mine, now)
+            self._run_mine(mine, now)
 
     def _still_ours(self, item: Item) -> bool:
         """Drop an item whose messages have all gone to another worker."""
@@ -276,46 +284,33 @@ class Gate:
         self._forget(item)
         return False
 
-    def _claim(self, batch: list[Item], now: float) -> list[Item]:
-        """Ask the store for each; returns those that may run."""
-        if self._store is None:
-            return batch
-        claims = [self._claim_of(item) for item in batch]
-        answers = self._store.claim(claims)
-        silent = self._store.silent > 0
-        mine = []
-        for item, claim, answer in zip(batch, claims, answers, strict=True):
-            match answer:
-                case Mine():
-                    item.tries = 0
-                    item.claim_until = now + claim.seconds
-                    mine.append(item)
-                case Done(result):
-                    self._stats.add("duplicates_suppressed")
-                    item.tries = 0
-                    item.job._stored = result
-                    item.outcome = Completed(result)
-                    self._outbox.add(item, item.outcome)
-                case Held(until):
-                    self._stats.add("claim_waits")
-                    item.tries += 1
-                    wait = min(until - time.time(), HELD_WAIT_MAX_S, backoff_s(item.tries))
-                    self._postpone(item, now + max(wait, 0.02))
-                case Unknown():
-                    self._after_unknown(item, now, silent)
-        self._outbox.send()
-        return mine
+    def _ask_about_doubtful(self, inquiries: Inquiries, mine: list[Item], now: float) -> list[Item]:
+        """Ask the engine about what may have been started before; returns the rest."""
+        doubtful = [item for item in mine if item.entries[0].doubtful]
+        if not doubtful:
+            return mine
+        for item in doubtful:
+            self._asked.add(item)
+            # Without an answer it is run all the same, while the claim still holds.
+            self._later.put(item, now + min(ANSWER_WAIT_S, self._claims.seconds(item) / 2))
+        inquiries.ask(doubtful)
+        return [item for item in mine if item not in self._asked]
 
-    def _claim_of(self, item: Item) -> Claim:
-        return Claim(self._namespace + item.key, item.token, self._claim_s(item.lease_ms))
-
-    def _after_unknown(self, item: Item, now: float, silent: bool) -> None:
-        if silent:
-            # The link decides when the store is asked again; this one then comes first.
-            self._waiting.appendleft(item)
-        else:
-            item.tries += 1
-            self._postpone(item, now + backoff_s(item.tries))
+    def _decided(self, item: Item, may_run: bool) -> None:
+        if item not in self._asked:
+            return
+        self._asked.discard(item)
+        self._later.take(item)
+        if item.watch is not None:
+            item.watch.cancel()
+            item.watch = None
+        if may_run:
+            self._run_mine([item], time.monotonic())
+            return
+        self._stats.add("stale_dropped")
+        self._claims.give_back([item])
+        self._tracker.finish(item.entries)
+        self._forget(item)
 
     def _run_mine(self, mine: list[Item], now: float) -> None:
         if not mine:
@@ -326,7 +321,7 @@ class Gate:
         for item in mine:
             item.running = True
             item.started_at = now
-            item.renew_at = now + self._claim_s(item.lease_ms) / 3
+            item.renew_at = now + self._claims.seconds(item) / 3
             self.running[item.key] = item
             if len(item.entries) > 1:
                 self._tracker.start(item.entries[1:])
@@ -337,8 +332,7 @@ class Gate:
     def _give_back(self, mine: list[Item], allowed: list[bool]) -> list[Item]:
         """Revoked between claim and start: the next owner shall not wait for our claims."""
         dropped = [item for item, ours in zip(mine, allowed, strict=True) if not ours]
-        if self._store is not None:
-            self._store.release([self._claim_of(item) for item in dropped])
+        self._claims.give_back(dropped)
         for item in dropped:
             if self._still_ours(item):
                 self._waiting.appendleft(item)
@@ -359,7 +353,7 @@ class Gate:
     def _conclude(self, now: float) -> None:
         ended, self._ended = self._ended, []
         for item, due in self._endings.conclude(ended, now):
-            self._postpone(item, due)
+            self._later.put(item, due)
 
     # Acknowledgement
 
@@ -389,7 +383,7 @@ class Gate:
         self._stats.add("resent")
         if item.tries in (1, 10, 100):
             _log.warning("the outcome of job %r is not acknowledged (%s): sent again", item.key, error.str())
-        self._postpone(item, time.monotonic() + backoff_s(item.tries))
+        self._later.put(item, time.monotonic() + backoff_s(item.tries))
 
     def _forget(self, item: Item) -> None:
         if self._by_key.get(item.key) is item:

@@ -34,11 +34,14 @@ class Item:
         behind: Activations of later attempts that must wait until this one has been reported.
         task: The coroutine's task, where it is one.
         timed_out: Whether it ran longer than its type allows.
-        watch: Follows what the log says about the job, once it runs for long.
+        due: When it is brought again, in monotonic seconds, if it is.
+        watch: Follows what the log says about the job, while that matters.
     """
 
     __slots__ = (
-        "attempt", "behind", "claim_until", "entries", "job", "key", "lease_ms", "outcome", "partition",
+        "attempt", "behind", "claim_until",
+        "due",
+        "entries", "job", "key", "lease_ms", "outcome", "partition",
         "renew_at", "reported", "running", "started_at", "task", "timed_out", "token", "tries", "watch",
     )  # fmt: skip
 
@@ -60,4 +63,5 @@ class Item:
         self.behind: list[tuple[Entry, Activation]] | None = None
         self.task: Any = None
         self.timed_out = False
+        self.due = 0.0
         self.watch: Any = None

@@ -134,7 +134,7 @@ class LeaseKeeper:
         for item in items:
             by_partition[item.partition].append(item)
         for partition, some in by_partition.items():
-            refs = tuple(LeaseRef(item.key, item.attempt, self._lease_ms) for item in some)
+            refs = tuple(LeaseRef(item.key, item.attempt, self._lease_ms or item.lease_ms) for item in some)
             if self._send(partition, some, encode(ExtendJobs(self._identity, refs))):
                 self._stats.add("extended", len(some))
 

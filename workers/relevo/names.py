@@ -6,7 +6,7 @@ import os
 import re
 import secrets
 import socket
-from typing import Final
+from typing import Any, Final
 
 from relevo.errors import InvalidRequest
 from relevo_schemas.job import TYPE_PATTERN
@@ -15,7 +15,7 @@ DEFAULT_CLUSTER: Final = "relevo"
 _CLUSTER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}\Z")
 
 
-def check_cluster(cluster: str) -> str:
+def check_cluster(cluster: Any) -> str:
     """The name itself, where it can be one.
 
     Raises:
@@ -28,7 +28,7 @@ def check_cluster(cluster: str) -> str:
     return cluster
 
 
-def check_type(job_type: str) -> str:
+def check_type(job_type: Any) -> str:
     """The job type itself, where it can be one.
 
     Raises:

@@ -23,6 +23,11 @@ class Entry:
         self.started = False
         self.finished = False
 
+    @property
+    def doubtful(self) -> bool:
+        """Whether an earlier owner of the partition may have started this."""
+        return self.offset < self.ownership.doubtful_below
+
 
 class Ownership:
     """One partition, from its assignment until it is revoked or lost.
@@ -35,12 +40,14 @@ class Ownership:
         committed: What Kafka has as committed, as far as known here.
         closing: Being revoked: nothing new is started.
         ended: Revoked or lost: nothing is committed any more.
+        doubtful_below: Messages below this offset may have been started by an earlier owner.
     """
 
     __slots__ = (
         "_entries",
         "closing",
         "committed",
+        "doubtful_below",
         "ended",
         "generation",
         "next",
@@ -57,6 +64,7 @@ class Ownership:
         self.committed = start if start is not None else -1
         self.closing = False
         self.ended = False
+        self.doubtful_below = 0
         self.running = 0
         self._entries: deque[Entry] = deque()
 
@@ -125,12 +133,13 @@ class OffsetTracker:
         with self._lock:
             return list(self._owned.values())
 
-    def assign(self, topic: str, partition: int, start: int | None) -> Ownership:
+    def assign(self, topic: str, partition: int, start: int | None, doubtful_below: int = 0) -> Ownership:
         """Begin an ownership whose first message has offset ``start`` or a higher one; None: not known."""
         with self._lock:
             self._end(topic, partition)
             self._generation += 1
             owned = self._owned[topic, partition] = Ownership(topic, partition, self._generation, start)
+            owned.doubtful_below = doubtful_below
             return owned
 
     def close(self, partitions: Iterable[tuple[str, int]]) -> list[Ownership]:

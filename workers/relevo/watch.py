@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 
 from relevo.errors import RelevoError
 from relevo.follower import Follower, Interest
+from relevo.inquiries import SUPERSEDED
 from relevo.item import Item
 from relevo.results import finish_of
 from relevo_schemas.events import CommandRejected, JobTimedOut
@@ -21,9 +22,6 @@ _log: Final = logging.getLogger("relevo.worker")
 
 REMEMBERED_MAX: Final = 10_000
 """Renewals, and refusals that came before we knew our own offset; more than are ever under way."""
-_STALE: Final = frozenset(
-    {"STALE_ATTEMPT", "NOT_ACTIVE", "NOT_FOUND", "ALREADY_FINISHED", "ALREADY_COMPLETED"}
-)
 
 Superseded = Callable[[Item], None]
 
@@ -77,7 +75,7 @@ class LossWatch:
             self._supersede(item, f"the job is {ending.state} already")
         elif isinstance(event, JobTimedOut) and event.attempt >= item.attempt:
             self._supersede(item, "its lease ran out, and another attempt follows")
-        elif isinstance(event, CommandRejected) and event.reason in _STALE:
+        elif isinstance(event, CommandRejected) and event.reason in SUPERSEDED:
             self._refused(item, event)
 
     def _refused(self, item: Item, event: CommandRejected) -> None:

@@ -27,6 +27,7 @@ from relevo.execution import (
 from relevo.follower import Follower
 from relevo.forks import ForkGuard
 from relevo.gate import Gate
+from relevo.inquiries import Inquiries
 from relevo.item import Item
 from relevo.leases import LeaseKeeper, LeaseThread
 from relevo.offsets import OffsetTracker
@@ -188,13 +189,18 @@ class TypeWorker:
             stats=self.stats,
         )
         shared.leases.add(self._keeper)
+        self._inquiries = (
+            Inquiries(shared.follower, shared.sender, commands, shared.identity, self.gate.decided)
+            if shared.follower is not None and not at_most_once
+            else None
+        )
 
     def _claim_s(self, lease_ms: int) -> float:
         return max(CLAIM_MIN_S, self.spec.lease or lease_ms / 1_000)
 
     def start(self) -> None:
         """Start reading."""
-        self.gate.start(self.runner)
+        self.gate.start(self.runner, self._inquiries)
         self.consumer.start()
 
     @property

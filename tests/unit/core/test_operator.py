@@ -113,6 +113,16 @@ def test_a_job_that_waits_after_a_failure_is_retried_at_once() -> None:
     assert p.step(100_000) == [], "the old timer is gone"
 
 
+def test_a_retry_by_request_begins_with_the_shortest_pause_again() -> None:
+    p = Partition(rules())
+    p.create("k", retries=3, backoff_ms=1_000)
+    for attempt in (1, 2, 3):
+        p.fail("k", attempt)
+        p.send(cmd.RetryJob("k", 3))
+    (*_, event) = only(p.fail("k", 4), ev.JobFailed)
+    assert event.retry_at - event.at <= 1_100
+
+
 @pytest.mark.parametrize(
     ("state", "found"),
     [

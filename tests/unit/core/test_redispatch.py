@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from relevo_engine.core.job import JobState
 from relevo_schemas import events as ev
-from tests.unit.core.harness import Partition, only, rules
+from tests.unit.core.harness import Channels, Partition, keys_of, only, rules
 
 LONG = 3_600_000
 
 
 def test_an_activation_that_was_lost_is_emitted_again() -> None:
-    p = Partition(rules())
-    p.create("k")
+    (key,) = keys_of(1, 3, 1)
+    p = Partition(rules(partition=1, partitions=3), Channels({"email": 3}))
+    p.create(key)
     assert p.owner.wait_ms(p.now) == LONG
     assert p.step(LONG - 1) == []
     timed_out, activated = p.step(1)
@@ -19,7 +20,7 @@ def test_an_activation_that_was_lost_is_emitted_again() -> None:
     assert (timed_out.cause, timed_out.expiries) == ("UNCLAIMED", 0)
     assert isinstance(activated, ev.JobActivated)
     assert activated.attempt == 2
-    assert activated.slot == 0
+    assert activated.slot == 1, "nothing speaks against its own slot"
 
 
 def test_waiting_workerless_for_days_is_no_incident() -> None:

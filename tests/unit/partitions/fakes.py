@@ -93,9 +93,11 @@ class FakeReader:
         self.missing_below = 0
 
     def start(self, offset: int) -> None:
-        if offset > len(self._records):
-            raise LogDamaged(f"offset {offset} was due, but the partition ends at {len(self._records)}")
         self._next = offset
+
+    def check(self) -> None:
+        if self._next > len(self._records):
+            raise LogDamaged(f"offset {self._next} was due, but the partition ends at {len(self._records)}")
 
     def read(self, wait_s: float, records_max: int) -> list[Incoming]:
         found = self._records[self._next : self._next + records_max]
@@ -106,9 +108,6 @@ class FakeReader:
 
     def end_offset(self) -> int:
         return len(self._records)
-
-    def answers(self) -> str | None:
-        return None
 
     def note_position(self, position: int) -> None:
         """Nobody looks."""

@@ -59,7 +59,11 @@ def test_a_stalled_log_is_reported_while_kafka_answers() -> None:
 def test_kafka_away_in_replay_ends_it() -> None:
     kafka = FakeKafka()
     reader = FakeReader(kafka, kafka.log)
-    reader.answers = lambda: "Kafka isn't reachable"  # type: ignore[method-assign]
+
+    def away() -> None:
+        raise KafkaUnavailable("Kafka isn't reachable")
+
+    reader.check = away  # type: ignore[method-assign]
     with pytest.raises(KafkaUnavailable):
         replay_to_barrier(
             CounterMachine(0, "c"), reader, "none", cancelled=lambda: False, stall_s=0.01, stalled=lambda _: None

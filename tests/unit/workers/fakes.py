@@ -1,4 +1,4 @@
-"""Stand-ins for what surrounds a worker's parts: a sender, a store and a runner that do what the test says."""
+"""Stand-ins for what surrounds a worker's parts: sender, store and runner that do what the test says."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ class FakeSender:
         self.sent += [decode(each["value"]) for each in taken]
         return left
 
-    def try_send(self, topic: str, key: bytes, value: bytes, report: Callable[..., None], partition: int = -1) -> bool:
+    def try_send(
+        self, topic: str, key: bytes, value: bytes, report: Callable[..., None], partition: int = -1
+    ) -> bool:
         if self.room <= 0:
             return False
         self.sent.append(decode(value))
@@ -74,6 +76,11 @@ class FakeSender:
             message["callback"](error, FakeMessage())
         for hook in self.hooks:
             hook()
+
+
+class FakeError:
+    def str(self) -> str:
+        return "Local: Message timed out"
 
 
 class FakeMessage:

@@ -1,4 +1,4 @@
-"""Unclear which errors may be retried: callers then repeat what must not be, and give up what should be repeated."""
+"""Unclear which errors may be retried: callers repeat and give up the wrong ones."""
 
 from __future__ import annotations
 

@@ -1,23 +1,25 @@
-"""The seven steps of an activation, with everything around them faked: who may start, and what is told when."""
+"""The seven steps of an activation, with all around them faked: who may start, and what is told when."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import cast
 
 import pytest
-from confluent_kafka import KafkaError
 
 from relevo.dedup.store import Claim, Finish
 from relevo.errors import StoreUnsafe
 from relevo.gate import Gate
+from relevo.inquiries import Inquiries
+from relevo.item import Item
 from relevo.offsets import Entry, OffsetTracker
 from relevo.outcomes import Completed, Errored, Failed, Outcome
 from relevo.sender import Sender
 from relevo.stats import WorkerStats
 from relevo_schemas.codec import encode
 from relevo_schemas.commands import CancelJob, CompleteJob, FailJob, ThrowError
-from tests.unit.workers.fakes import FakeRunner, FakeSender, FakeStore, activation_bytes
+from tests.unit.workers.fakes import FakeError, FakeRunner, FakeSender, FakeStore, activation_bytes
 
 TOPIC = "c.activations.send-email"
 
@@ -67,10 +69,11 @@ class World:
 
     def later(self) -> None:
         """Bring forward what waits for its time, and take a turn."""
-        for _, _, item in list(self.gate._later):
-            self.gate._later[:] = [each for each in self.gate._later if each[2] is not item]
-            self.gate._postpone(item, 0.0)
-        link = self.gate._store
+        later = self.gate._later
+        for due, _, item in list(later._heap):
+            if item.due == due:
+                later.put(item, 0.001)
+        link = self.gate._claims._store
         if link is not None:
             link.pause_until = 0.0
         self.turn()
@@ -210,7 +213,7 @@ def test_an_outcome_that_is_not_acknowledged_is_sent_again() -> None:
     world = World()
     world.arrive(activation_bytes("a"))
     world.end(Completed(b"1"))
-    world.acknowledge(KafkaError(KafkaError._MSG_TIMED_OUT))
+    world.acknowledge(FakeError())
     assert world.committable() == {}
     world.later()
     assert world.sender.sent == [CompleteJob("a", 1, b"1")] * 2
@@ -291,7 +294,9 @@ def test_a_job_whose_first_message_is_revoked_runs_for_its_second() -> None:
     assert world.runner.started == ["a", "b"]
 
 
-@pytest.mark.parametrize("value", [b"", b"garbage", encode(CancelJob("a", ""))], ids=["empty", "garbage", "command"])
+@pytest.mark.parametrize(
+    "value", [b"", b"garbage", encode(CancelJob("a", ""))], ids=["empty", "garbage", "command"]
+)
 def test_a_message_that_is_no_activation_is_skipped_and_counted(value: bytes) -> None:
     world = World()
     world.arrive(value, activation_bytes("b"))
@@ -358,3 +363,63 @@ def test_the_gate_ends_when_nothing_is_under_way() -> None:
     world.gate.thread.join(30)
     assert not world.gate.thread.is_alive()
     assert world.committable() == {0: 1}
+
+
+class Engine:
+    """Answers inquiries when the test says so."""
+
+    def __init__(self) -> None:
+        self.asked: list[Item] = []
+
+    def ask(self, items: Iterable[Item]) -> None:
+        self.asked += items
+
+
+def doubtful(world: World) -> Engine:
+    """All that comes may have been started by an earlier owner."""
+    engine = Engine()
+    world.gate._inquiries = cast("Inquiries", engine)
+    for owned in world.tracker.owned():
+        owned.doubtful_below = 100
+    return engine
+
+
+def test_what_an_earlier_owner_may_have_started_is_asked_about_first() -> None:
+    """A job that kills its worker at once would never be counted, and circulate for ever."""
+    world = World()
+    engine = doubtful(world)
+    world.arrive(activation_bytes("a"), activation_bytes("b"))
+    assert (world.runner.started, [item.key for item in engine.asked]) == ([], ["a", "b"])
+    world.gate.decided(engine.asked[0], True)
+    world.turn()
+    assert world.runner.started == ["a"]
+
+
+def test_what_the_engine_has_moved_on_from_is_dropped_unstarted() -> None:
+    world = World()
+    engine = doubtful(world)
+    world.arrive(activation_bytes("a"))
+    world.gate.decided(engine.asked[0], False)
+    world.turn()
+    assert world.runner.started == []
+    assert world.store.calls[-1] == ("release", ["c:dedup:a"])
+    assert (world.committable(), world.stats.stale_dropped) == ({0: 1}, 1)
+
+
+def test_without_an_answer_it_is_run_all_the_same() -> None:
+    """At least once: an engine that is silent must not keep a job from running for ever."""
+    world = World()
+    engine = doubtful(world)
+    world.arrive(activation_bytes("a"))
+    world.later()
+    assert world.runner.started == ["a"]
+    world.gate.decided(engine.asked[0], True)
+    world.turn()
+    assert world.runner.started == ["a"]
+
+
+def test_what_is_asked_about_takes_a_slot() -> None:
+    world = World(concurrency=2)
+    engine = doubtful(world)
+    world.arrive(*(activation_bytes(key) for key in "abc"))
+    assert [item.key for item in engine.asked] == ["a", "b"]

@@ -14,11 +14,22 @@ from tests.unit.workers.fakes import activation
 def test_a_job_tells_what_its_creator_said() -> None:
     job = Job(
         activation(
-            "order-1", attempt=2, retries=1, variables=b'{"a":1}', correlation_id="c", headers={"h": "v"}, priority=7
+            "order-1",
+            attempt=2,
+            retries=1,
+            variables=b'{"a":1}',
+            correlation_id="c",
+            headers={"h": "v"},
+            priority=7,
         )
     )
     assert (job.key, job.type, job.attempt, job.retries_left) == ("order-1", "send-email", 2, 1)
-    assert (job.variables, job.correlation_id, dict(job.headers), job.priority) == ({"a": 1}, "c", {"h": "v"}, 7)
+    assert (job.variables, job.correlation_id, dict(job.headers), job.priority) == (
+        {"a": 1},
+        "c",
+        {"h": "v"},
+        7,
+    )
 
 
 def test_the_idempotency_key_is_the_same_for_all_attempts() -> None:

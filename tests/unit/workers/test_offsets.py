@@ -42,7 +42,7 @@ def test_holes_of_control_records_do_not_stop_the_commit() -> None:
 
 
 def test_a_late_finish_of_an_earlier_ownership_moves_nothing() -> None:
-    """A to B to A: the job that A began first ends late, while A's second ownership has work of its own open."""
+    """A to B to A: a job that A began first ends late, while A's second ownership has open work."""
     tracker = OffsetTracker()
     first = tracker.assign(TOPIC, 0, 100)
     late = begin(tracker, 100, 101)
@@ -95,7 +95,11 @@ def test_messages_read_again_are_recognised() -> None:
     tracker = OffsetTracker()
     tracker.assign(TOPIC, 0, 0)
     begin(tracker, 0, 1)
-    assert [entry is None for entry in tracker.begin([(TOPIC, 0, offset) for offset in (0, 1, 2)])] == [True, True, False]
+    assert [entry is None for entry in tracker.begin([(TOPIC, 0, offset) for offset in (0, 1, 2)])] == [
+        True,
+        True,
+        False,
+    ]
 
 
 def test_draining_waits_for_what_runs_and_for_nothing_else() -> None:

@@ -38,8 +38,11 @@ def command() -> None:
 
 def _client(kafka: str, cluster: str, kafka_option: tuple[str, ...]) -> Client:
     from relevo import Client
+    from relevo.cli.reach import require_cluster
 
-    return Client(kafka, cluster, **parse_kafka_options(kafka_option))
+    options = parse_kafka_options(kafka_option)
+    require_cluster(kafka, cluster, options)
+    return Client(kafka, cluster, **options)
 
 
 @command.command()

@@ -1,0 +1,115 @@
+"""The bytes of every kind of record, pinned: what was written once must stay readable.
+
+Where a schema has to change, its old form goes to ``avro/retired/`` and its bytes here get a new entry beside
+the old one. ``python -m tests.contract.test_golden_records`` writes the entries that are missing, no others.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+
+from relevo_schemas.codec import (
+    HEADER_LENGTH,
+    MARKER,
+    decode,
+    default_codec,
+    encode,
+    fingerprint,
+    record_classes,
+)
+from relevo_schemas.files import load_current
+from relevo_schemas.job import JobSpec
+from relevo_schemas.records import Event, Record
+from tests.contract.samples import SAMPLES
+
+GOLDEN_FILE = Path(__file__).parent / "golden_records.json"
+GOLDEN: dict[str, str] = json.loads(GOLDEN_FILE.read_text()) if GOLDEN_FILE.exists() else {}
+KINDS = {cls.__name__: cls for cls in record_classes()}
+
+
+def plain(record: Record | JobSpec) -> dict[str, Any]:
+    """A record as plain fastavro gives it."""
+    names = [field["name"] for field in load_current(type(record).__name__)["fields"]]
+    found: dict[str, Any] = {}
+    for name in names:
+        value = getattr(record, name)
+        if isinstance(value, Record | JobSpec):
+            value = plain(value)
+        elif isinstance(value, tuple):
+            value = [{part: getattr(item, part) for part in item.FIELDS} for item in value]
+        found[name] = value
+    return found
+
+
+def test_every_kind_has_its_bytes_here() -> None:
+    assert {name.split()[0] for name in SAMPLES} == KINDS.keys()
+    assert GOLDEN.keys() == SAMPLES.keys()
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_record_is_written_as_it_always_was(name: str) -> None:
+    assert encode(SAMPLES[name]).hex() == GOLDEN[name]
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_record_that_was_written_once_is_read(name: str) -> None:
+    value = bytes.fromhex(GOLDEN[name])
+    assert decode(value) == SAMPLES[name]
+    assert default_codec().kind_of(value) is type(SAMPLES[name])
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_record_is_read_whole_with_nothing_but_fastavro_and_the_schema_file(name: str) -> None:
+    """The log is for the public: whoever has the ``.avsc`` files needs nothing of ours."""
+    value = bytes.fromhex(GOLDEN[name])
+    schema = load_current(name.split()[0])
+    assert value[:HEADER_LENGTH] == MARKER + fingerprint(schema)
+    stream = io.BytesIO(value[HEADER_LENGTH:])
+    assert fastavro.schemaless_reader(stream, schema, None) == plain(SAMPLES[name])
+    assert not stream.read()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_class_and_schema_have_the_same_fields(name: str) -> None:
+    schema = load_current(name)
+    assert KINDS[name].__slots__ == KINDS[name].FIELDS == tuple(field["name"] for field in schema["fields"])
+    assert (schema["name"], schema["type"]) == (f"relevo.{name}", "record")
+    assert schema["doc"]
+    assert all(field["doc"] for field in schema["fields"])
+
+
+@pytest.mark.parametrize("name", ["CreateJob", "JobCreated", "Activation"])
+def test_the_job_is_nested_last_and_is_the_same_everywhere(name: str) -> None:
+    """Its bytes are copied from one to the other: a difference would go unnoticed until somebody decodes."""
+    last = load_current(name)["fields"][-1]
+    job = load_current("JobSpec")
+    assert last["name"] == "job"
+    for part in ("type", "doc", "fields"):
+        assert last["type"][part] == job[part]
+    assert job["fields"][-1]["name"] == "variables"
+
+
+def test_every_event_begins_with_the_same_four_fields() -> None:
+    """A reader of the log can check order and terms without knowing the kinds."""
+    heads = {name: load_current(name)["fields"][:4] for name, cls in KINDS.items() if issubclass(cls, Event)}
+    assert len(heads) == 15
+    assert all(head == heads["JobCreated"] for head in heads.values())
+    assert [(field["name"], field["type"]) for field in heads["JobCreated"]] == [
+        ("seq", "long"), ("epoch", "long"), ("at", "long"), ("source", "long"),
+    ]  # fmt: skip
+
+
+def write_missing() -> None:
+    """Add the bytes of samples that have none yet."""
+    added = {name: encode(record).hex() for name, record in SAMPLES.items()} | GOLDEN
+    GOLDEN_FILE.write_text(json.dumps(added, indent=2, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    write_missing()

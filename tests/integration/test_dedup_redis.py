@@ -1,0 +1,103 @@
+"""The dedup contract on a real Redis, and what happens to it when Redis is hurt."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from relevo.dedup.redis import RedisDedupStore
+from relevo.dedup.store import MINE, Claim, DedupStore, Done, Finish, Unknown
+from relevo.errors import StoreUnavailable, StoreUnsafe
+from tests.contract.test_dedup_contract import DedupContract, Elapse
+from tests.support.redis import Redis
+
+
+@pytest.fixture
+def namespace() -> str:
+    return f"test-{uuid.uuid4().hex}:"
+
+
+class TestRedisDedupStore(DedupContract):
+    @pytest.fixture
+    def store(self, redis_url: str) -> Iterator[DedupStore]:
+        client = redis.Redis.from_url(redis_url)
+        client.flushdb()
+        store = RedisDedupStore(redis_url, timeout=10)
+        yield store
+        store.close()
+        client.close()
+
+    @pytest.fixture
+    def elapse(self) -> Elapse:
+        # Redis has a clock of its own: this is its time, not a wait for something to happen.
+        return time.sleep
+
+
+def test_keys_stand_where_the_documentation_says(redis_url: str, namespace: str) -> None:
+    store = RedisDedupStore(redis_url)
+    store.claim([Claim(f"{namespace}dedup:order-1", "me", 60)])
+    with redis.Redis.from_url(redis_url) as client:
+        assert client.get(f"relevo:{namespace}dedup:order-1") == b"cme"
+        assert 0 < client.pttl(f"relevo:{namespace}dedup:order-1") <= 60_000
+    store.close()
+
+
+def test_a_batch_is_one_round_trip(redis_url: str, namespace: str) -> None:
+    store = RedisDedupStore(redis_url)
+    store.claim([Claim(namespace + "warm", "me", 60)])
+    with redis.Redis.from_url(redis_url) as client:
+        before = client.info("stats")["total_reads_processed"]
+        store.claim([Claim(f"{namespace}{n}", "me", 60) for n in range(100)])
+        after = client.info("stats")["total_reads_processed"]
+    # The last question itself is among them; a batch may come in several reads, never one per key.
+    assert after - before < 20
+    store.close()
+
+
+def test_a_redis_that_forgot_the_scripts_is_told_them_again(redis_url: str, namespace: str) -> None:
+    store = RedisDedupStore(redis_url)
+    with redis.Redis.from_url(redis_url) as client:
+        client.script_flush()
+    assert store.claim([Claim(f"{namespace}{n}", "me", 60) for n in range(3)]) == [MINE] * 3
+    store.close()
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
+def test_a_redis_that_evicts_is_refused(own_redis: Redis, policy: str) -> None:
+    with redis.Redis.from_url(own_redis.url) as client:
+        client.config_set("maxmemory-policy", policy)
+    store = RedisDedupStore(own_redis.url)
+    with pytest.raises(StoreUnsafe, match=f"maxmemory-policy {policy}"):
+        store.check()
+    store.close()
+
+
+def test_a_store_error_is_not_taken_for_a_duplicate(own_redis: Redis) -> None:
+    """Full, read-only, frozen, dead: each is no answer, and the same token gets the claim afterwards."""
+    store = RedisDedupStore(own_redis.url, timeout=0.3)
+    mine = [Claim("k", "me", 60)]
+    with redis.Redis.from_url(own_redis.url) as client:
+        assert store.claim(mine) == [MINE]
+        client.config_set("maxmemory", "1")
+        assert isinstance(store.claim([Claim("other", "me", 60)])[0], Unknown)
+        client.config_set("maxmemory", "0")
+        client.replicaof("127.0.0.1", "1")
+        assert isinstance(store.done([Finish("k", "me", b"1")])[0], Unknown)
+        client.replicaof("NO", "ONE")
+    own_redis.freeze()
+    assert isinstance(store.claim(mine)[0], Unknown)
+    own_redis.thaw()
+    assert store.claim(mine) == [MINE]
+    assert store.done([Finish("k", "me", b"1")]) == [MINE]
+    assert store.claim(mine) == [Done(b"1")]
+    own_redis.kill()
+    assert isinstance(store.claim(mine)[0], Unknown)
+    with pytest.raises(StoreUnavailable):
+        store.check()
+    own_redis.restart()
+    assert store.claim(mine) == [MINE], "this Redis keeps nothing on disk: a restart forgets, as the docs say"
+    store.close()

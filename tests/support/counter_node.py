@@ -1,0 +1,64 @@
+"""One counter host as a process of its own, to be frozen and killed. It tells its roles on standard output.
+
+``python -m tests.support.counter_node '{"kafka": …, "zookeeper": …, "cluster": …, "node": …, "freeze_at": …}'``. With
+``freeze_at`` it stops itself (SIGSTOP) the first time its leader comes to that point.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from typing import Any
+
+from relevo_partitions.host import PartitionHost
+from relevo_partitions.observer import Observer
+from relevo_partitions.settings import HostSettings
+from tests.support.counter_machine import CounterMachine
+
+
+class Tells(Observer):
+    """Writes a line of JSON for each change."""
+
+    def role_changed(self, partition: int, before: str, after: str, reason: str) -> None:
+        tell(role=after, reason=reason)
+
+    def fault(self, partition: int | None, kind: str, detail: str) -> None:
+        tell(fault=kind, detail=detail)
+
+
+def tell(**fields: Any) -> None:
+    sys.stdout.write(json.dumps(fields) + "\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    given = json.loads(sys.argv[1])
+    freeze_at = given.pop("freeze_at", None)
+    frozen = threading.Event()
+
+    def checkpoint(_partition: int, name: str) -> None:
+        if name == freeze_at and armed.is_set() and not frozen.is_set():
+            frozen.set()
+            tell(frozen=name)
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    armed = threading.Event()
+    signal.signal(signal.SIGUSR1, lambda *_: armed.set())
+    settings = HostSettings(address="", partitions=1, checkpoint=checkpoint, **given)
+    host = PartitionHost(settings, lambda number: CounterMachine(number, settings.cluster), Tells())
+    host.start(30)
+    tell(started=True)
+    for line in sys.stdin:
+        if line.strip() == "read":
+            try:
+                tell(read=host.read(0, lambda machine: machine.total).result(20))
+            except Exception as error:
+                tell(read=None, error=type(error).__name__)
+    tell(stopped=host.stop(10))
+
+
+if __name__ == "__main__":
+    main()

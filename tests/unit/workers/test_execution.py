@@ -1,0 +1,182 @@
+"""Handlers run, fail, hang, and are told apart; none takes the worker with it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import queue
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from relevo.execution import AsyncRunner, LoopThread, ThreadRunner, is_async
+from relevo.item import Item
+from relevo.job import Job
+from relevo.offsets import Ownership
+from relevo.outcomes import Completed, Failed
+from tests.unit.workers.fakes import activation
+
+variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
+
+
+def item(key: str) -> Item:
+    entry = Ownership("t", 0, 1, 0).begin(0)
+    assert entry is not None
+    return Item(entry, activation(key), "token")
+
+
+@pytest.fixture
+def loop_thread() -> Iterator[LoopThread]:
+    thread = LoopThread()
+    yield thread
+    thread.close()
+
+
+@pytest.fixture
+def ended() -> queue.SimpleQueue[list[Item]]:
+    return queue.SimpleQueue()
+
+
+def outcomes(ended: queue.SimpleQueue[list[Item]], count: int) -> dict[str, object]:
+    found: dict[str, object] = {}
+    while len(found) < count:
+        found |= {each.key: each.outcome for each in ended.get(timeout=30)}
+    return found
+
+
+def test_coroutines_and_their_failures(loop_thread: LoopThread, ended: queue.SimpleQueue[list[Item]]) -> None:
+    async def handler(job: Job) -> Any:
+        if job.key == "raises":
+            raise ValueError("boom")
+        if job.key == "exits":
+            raise SystemExit(1)
+        if job.key == "waits":
+            async with asyncio.timeout(30):
+                await asyncio.sleep(0)
+        if job.key == "cancels":
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.sleep(30)
+        return job.key
+
+    runner = AsyncRunner(loop_thread, handler, ended.put)
+    keys = ["ok", "raises", "exits", "waits", "cancels"]
+    runner.submit([item(key) for key in keys])
+    found = outcomes(ended, len(keys))
+    assert found["ok"] == Completed(b'"ok"')
+    assert found["waits"] == Completed(b'"waits"')
+    assert [type(found[key]) for key in ("raises", "exits", "cancels")] == [Failed] * 3
+    runner.submit([item("after")])
+    assert outcomes(ended, 1) == {"after": Completed(b'"after"')}
+
+
+def test_what_ends_together_is_reported_together(
+    loop_thread: LoopThread, ended: queue.SimpleQueue[list[Item]]
+) -> None:
+    """A report per job would cost a hop between threads per job."""
+
+    async def handler(job: Job) -> None: ...
+
+    AsyncRunner(loop_thread, handler, ended.put).submit([item(str(n)) for n in range(100)])
+    assert len(ended.get(timeout=30)) == 100
+
+
+def test_one_job_does_not_see_anothers_context(
+    loop_thread: LoopThread, ended: queue.SimpleQueue[list[Item]]
+) -> None:
+    """Trace and log context of one customer would show up in another's."""
+
+    async def handler(job: Job) -> str:
+        seen = variable.get()
+        variable.set(job.key)
+        return seen
+
+    AsyncRunner(loop_thread, handler, ended.put).submit([item("a"), item("b")])
+    assert set(outcomes(ended, 2).values()) == {Completed(b'"unset"')}
+
+
+def test_a_coroutine_that_ran_too_long_is_cancelled_and_says_so(
+    loop_thread: LoopThread, ended: queue.SimpleQueue[list[Item]]
+) -> None:
+    started = threading.Event()
+
+    async def handler(job: Job) -> None:
+        started.set()
+        await asyncio.sleep(3_600)
+
+    runner = AsyncRunner(loop_thread, handler, ended.put)
+    slow = item("slow")
+    runner.submit([slow])
+    assert started.wait(30)
+    slow.timed_out = True
+    runner.cancel(slow)
+    outcome = outcomes(ended, 1)["slow"]
+    assert isinstance(outcome, Failed)
+    assert "timeout" in outcome.error
+
+
+def test_a_loop_that_a_handler_blocks_does_not_keep_the_process(
+    ended: queue.SimpleQueue[list[Item]],
+) -> None:
+    thread = LoopThread()
+    release = threading.Event()
+
+    async def handler(job: Job) -> None:
+        release.wait(60)
+
+    AsyncRunner(thread, handler, ended.put).submit([item("blocks")])
+    thread.close(timeout=0.05)
+    release.set()
+    thread._thread.join(30)
+    assert thread.loop.is_closed()
+
+
+def test_plain_functions_run_side_by_side(ended: queue.SimpleQueue[list[Item]]) -> None:
+    together = threading.Barrier(3, timeout=30)
+
+    def handler(job: Job) -> str:
+        together.wait()
+        return job.key
+
+    runner = ThreadRunner(handler, 3, ended.put, "t")
+    runner.submit([item(key) for key in "abc"])
+    assert outcomes(ended, 3) == {key: Completed(f'"{key}"'.encode()) for key in "abc"}
+    runner.close()
+
+
+def test_a_plain_function_that_raises_leaves_its_thread_alive(ended: queue.SimpleQueue[list[Item]]) -> None:
+    def handler(job: Job) -> str:
+        if job.key == "exits":
+            raise SystemExit(1)
+        return job.key
+
+    runner = ThreadRunner(handler, 1, ended.put, "t")
+    runner.submit([item("exits")])
+    assert isinstance(outcomes(ended, 1)["exits"], Failed)
+    runner.submit([item("after")])
+    assert outcomes(ended, 1) == {"after": Completed(b'"after"')}
+    runner.close()
+
+
+class Callable_:  # noqa: N801
+    async def __call__(self, job: Job) -> None: ...
+
+
+async def coroutine(job: Job, extra: int = 0) -> None: ...
+
+
+def plain(job: Job) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("handler", "expected"),
+    [(coroutine, True), (functools.partial(coroutine, extra=1), True), (Callable_(), True), (plain, False)],
+)
+def test_coroutine_handlers_are_recognised(
+    handler: Callable[..., Awaitable[None] | None], expected: bool
+) -> None:
+    assert is_async(handler) is expected

@@ -1,0 +1,111 @@
+"""How a handler ends decides what the engine hears; nothing it does may end the worker."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from relevo.errors import VariablesError
+from relevo.job import Fail, JobError
+from relevo.outcomes import (
+    ERROR_TEXT_MAX,
+    RESULT_BYTES_MAX,
+    Completed,
+    Errored,
+    Failed,
+    of_exception,
+    of_result,
+)
+
+
+@dataclass
+class Receipt:
+    number: int
+
+
+@pytest.mark.parametrize(
+    ("result", "encoded"),
+    [
+        (None, b""),
+        ({"a": [1, None]}, b'{"a":[1,null]}'),
+        (Receipt(7), b'{"number":7}'),
+        (datetime(2026, 1, 2, tzinfo=UTC), b'"2026-01-02T00:00:00+00:00"'),
+        (False, b"false"),
+    ],
+)
+def test_a_result_becomes_json(result: Any, encoded: bytes) -> None:
+    assert of_result(result) == Completed(encoded)
+
+
+@pytest.mark.parametrize("result", [object(), {1: 2}, {"a": {1, 2}}, b"raw", "\ud800"])
+def test_a_result_that_is_not_json_fails_for_good(result: Any) -> None:
+    """Running it again would perform the effect again, and fail in the same way."""
+    outcome = of_result(result)
+    assert isinstance(outcome, Failed)
+    assert not outcome.retriable
+    assert "not JSON" in outcome.error
+
+
+def test_a_result_that_is_too_large_fails_for_good() -> None:
+    outcome = of_result("x" * RESULT_BYTES_MAX)
+    assert isinstance(outcome, Failed)
+    assert not outcome.retriable
+
+
+def test_a_forgotten_async_says_so() -> None:
+    async def handler() -> None: ...
+
+    outcome = of_result(handler())
+    assert isinstance(outcome, Failed)
+    assert "async def" in outcome.error
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (JobError("NO_FUNDS", "declined"), Errored("NO_FUNDS", "declined")),
+        (Fail("later", retry_in=1.5), Failed("later", 1_500, True)),
+        (Fail("never", retriable=False), Failed("never", -1, False)),
+        (VariablesError("not JSON"), Failed("not JSON", -1, False)),
+        (ValueError("boom"), Failed("ValueError: boom")),
+        (SystemExit(3), Failed("SystemExit: 3")),
+        (KeyboardInterrupt(), Failed("KeyboardInterrupt")),
+        (GeneratorExit(), Failed("GeneratorExit")),
+        (asyncio.CancelledError(), Failed("the handler was cancelled")),
+    ],
+)
+def test_every_exception_is_an_outcome(error: BaseException, outcome: object) -> None:
+    assert of_exception(error) == outcome
+
+
+def test_an_error_tells_where_it_came_from() -> None:
+    def charge() -> None:
+        raise RuntimeError("no answer")
+
+    with pytest.raises(RuntimeError) as caught:
+        charge()
+    outcome = of_exception(caught.value)
+    assert isinstance(outcome, Failed)
+    assert "RuntimeError: no answer (at charge, line" in outcome.error
+
+
+def test_an_exception_that_cannot_be_printed_is_still_an_outcome() -> None:
+    class BrokenError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    outcome = of_exception(BrokenError())
+    assert isinstance(outcome, Failed)
+    assert "BrokenError" in outcome.error
+
+
+@pytest.mark.parametrize("text", ["x" * 100_000, "\ud800" * 10])
+def test_an_error_text_always_fits_into_a_record(text: str) -> None:
+    outcome = of_exception(ValueError(text))
+    assert isinstance(outcome, Failed)
+    assert len(outcome.error) <= ERROR_TEXT_MAX
+    outcome.error.encode()

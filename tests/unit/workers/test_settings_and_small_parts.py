@@ -1,0 +1,180 @@
+"""librdkafka settings, names, counters, steps, and what a reader of events may ask for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from concurrent.futures import Future
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from relevo.app import WorkerApp
+from relevo.errors import ConfigurationError, InvalidRequest
+from relevo.event_choice import KINDS, check_kinds, check_start
+from relevo.kafka_options import guarded, options_for_consumer, options_for_producer
+from relevo.names import check_cluster
+from relevo.stats import WorkerStats, total
+from relevo.steps import Steps, Wait, run, run_async
+
+
+def test_options_may_be_written_with_underscores() -> None:
+    options = options_for_producer("b:1", {"sasl_username": "u", "ssl_ca": "pem", "linger.ms": 7})
+    assert (options["sasl.username"], options["ssl_ca"], options["linger.ms"]) == ("u", "pem", 7)
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [{"acks": 1}, {"enable_idempotence": False}, {"partitioner": "random"}, {"bootstrap_servers": "x:1"}],
+)
+def test_what_delivery_rests_on_cannot_be_changed(chosen: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        options_for_producer("b:1", chosen)
+
+
+@pytest.mark.parametrize("chosen", [{"enable_auto_commit": True}, {"isolation_level": "read_uncommitted"}])
+def test_a_consumer_never_commits_by_itself_nor_reads_what_may_be_aborted(chosen: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        options_for_consumer("b:1", chosen, {"group.id": "g"})
+
+
+def test_one_set_of_options_serves_producers_and_consumers() -> None:
+    """Librdkafka warns about settings of the other kind, and those warnings would be the user's."""
+    chosen = {"sasl_username": "u", "linger_ms": 1, "session_timeout_ms": 9_000}
+    assert "session.timeout.ms" not in options_for_producer("b:1", chosen)
+    consumer = options_for_consumer("b:1", chosen, {"group.id": "g"})
+    assert "linger.ms" not in consumer
+    assert (consumer["session.timeout.ms"], consumer["sasl.username"]) == (9_000, "u")
+
+
+def test_an_empty_address_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="localhost:9092"):
+        options_for_producer(" ", {})
+
+
+def test_a_callback_that_raises_goes_no_further(caplog: pytest.LogCaptureFixture) -> None:
+    """An exception out of it makes `poll` raise, and loses the messages that call had taken."""
+
+    def callback(value: int) -> None:
+        raise ValueError(value)
+
+    with caplog.at_level(logging.ERROR):
+        guarded(callback)(7)
+    assert "a Kafka callback failed" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["", "a.b", "a/b", "x" * 101, "-a"])
+def test_a_cluster_name_must_fit_into_topic_names(name: str) -> None:
+    with pytest.raises(InvalidRequest, match="cluster name"):
+        check_cluster(name)
+
+
+def test_counters_add_up() -> None:
+    one, two = WorkerStats(), WorkerStats()
+    one.add("done", 2)
+    two.add("done", 3)
+    two.add("failed")
+    summed = total([one, two])
+    assert (summed.done, summed.failed) == (5, 1)
+    assert one.snapshot()["done"] == 2
+    assert all(not name.startswith("_") for name in one.snapshot())
+
+
+def later(value: Any = None, error: Exception | None = None) -> Future[Any]:
+    future: Future[Any] = Future()
+    if error is not None:
+        future.set_exception(error)
+    elif value is not None:
+        future.set_result(value)
+    return future
+
+
+def steps() -> Steps[list[Any]]:
+    seen: list[Any] = [(yield Wait(later(1), None))]
+    try:
+        yield Wait(later(error=KeyError("x")), None)
+    except KeyError:
+        seen.append("caught")
+    try:
+        yield Wait(later(), time.monotonic() + 0.01)
+    except TimeoutError:
+        seen.append("late")
+    return seen
+
+
+def test_steps_run_alike_blocking_and_awaited() -> None:
+    """Two hand-kept copies of every call drift apart."""
+    assert run(steps()) == asyncio.run(run_async(steps())) == [1, "caught", "late"]
+
+
+def test_cancelled_steps_clean_up() -> None:
+    cleaned = []
+
+    def waiting() -> Steps[None]:
+        try:
+            yield Wait(later(), None)
+        finally:
+            cleaned.append(True)
+
+    async def main() -> None:
+        task = asyncio.create_task(run_async(waiting()))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert cleaned == [True]
+
+
+@pytest.mark.parametrize("start", ["end", -1, 1.5, datetime(2026, 1, 1), {0: -1}, {"a": 1}, None, True])
+def test_a_start_that_means_nothing_is_refused(start: Any) -> None:
+    with pytest.raises(InvalidRequest):
+        check_start(start)
+
+
+def test_starts() -> None:
+    assert check_start("now") == "now"
+    assert check_start(datetime(2026, 1, 1, tzinfo=UTC)) == 1_767_225_600_000
+    assert check_start({0: 5}) == {0: 5}
+
+
+def test_kinds_are_those_of_the_log() -> None:
+    assert {"JobCreated", "JobCompleted", "CommandRejected", "LeaderElected"} <= KINDS
+    assert "Event" not in KINDS
+    with pytest.raises(InvalidRequest, match="no such kind of event: JobDone"):
+        check_kinds(["JobDone"])
+    with pytest.raises(InvalidRequest, match="must be a list"):
+        check_kinds("JobCreated")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"type": "a.b"}, "job type"),
+        ({"lease": 0}, "lease of 't' must be more than 0"),
+        ({"concurrency": 0}, "concurrency of 't' must be at least 1"),
+        ({"buffer": 0}, "buffer of 't'"),
+        ({"delivery": "exactly-once"}, "at-least-once"),
+        ({"timeout": -1}, "timeout of 't'"),
+        ({"ttl": 0}, "ttl of 't'"),
+    ],
+)
+def test_a_handler_that_is_declared_wrongly_is_refused_at_once(arguments: dict[str, Any], says: str) -> None:
+    app = WorkerApp("localhost:9092")
+    with pytest.raises((ConfigurationError, InvalidRequest), match=says):
+        app.job(**{"type": "t", **arguments})(print)
+
+
+def test_a_type_has_one_handler() -> None:
+    app = WorkerApp("localhost:9092")
+    app.job("t")(print)
+    with pytest.raises(ConfigurationError, match="has a handler already"):
+        app.job("t")(print)
+
+
+def test_a_worker_without_handlers_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="nothing to run"):
+        WorkerApp("localhost:9092").start()

@@ -1,0 +1,114 @@
+"""Asks the dedup store who may run, and deals with each answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from relevo.dedup.link import StoreLink, backoff_s
+from relevo.dedup.store import Claim, Done, Held, Mine, Unknown
+from relevo.item import Item
+from relevo.outbox import Outbox
+from relevo.outcomes import Completed
+from relevo.stats import WorkerStats
+
+HELD_WAIT_MAX_S: Final = 1.0
+HELD_WAIT_MIN_S: Final = 0.02
+
+
+class Claims:
+    """The claims of one job type. Used by the gate's thread.
+
+    Args:
+        store: The dedup store; None: at most once, where nothing is claimed.
+        namespace: Put before a job's key to make its dedup key.
+        claim_s: How long a claim holds, from the job's lease in milliseconds, in seconds.
+        outbox: Takes the completions of what was done before.
+        postpone: Brings an item again at a time, in monotonic seconds.
+        next_up: Brings an item again as the next one.
+        stats: Counters.
+    """
+
+    def __init__(
+        self,
+        store: StoreLink | None,
+        namespace: str,
+        claim_s: Callable[[int], float],
+        outbox: Outbox,
+        postpone: Callable[[Item, float], None],
+        next_up: Callable[[Item], None],
+        stats: WorkerStats,
+    ) -> None:
+        self._store = store
+        self._namespace = namespace
+        self._claim_s = claim_s
+        self._outbox = outbox
+        self._postpone = postpone
+        self._next_up = next_up
+        self._stats = stats
+
+    def limit(self, free: int) -> int:
+        """How many may be claimed now, where so many could run.
+
+        While the store is silent one job at a time asks it, not the whole buffer.
+
+        Raises:
+            StoreUnsafe: The store would forget claims.
+        """
+        if self._store is None:
+            return free
+        if not self._store.ready():
+            return 0
+        return 1 if self._store.silent else free
+
+    @property
+    def pause_until(self) -> float:
+        """Nothing can be claimed before, in monotonic seconds."""
+        return self._store.pause_until if self._store is not None else 0.0
+
+    def seconds(self, item: Item) -> float:
+        """How long its claim holds."""
+        return self._claim_s(item.lease_ms)
+
+    def of(self, item: Item) -> Claim:
+        """The claim of an item."""
+        return Claim(self._namespace + item.key, item.token, self._claim_s(item.lease_ms))
+
+    def take(self, batch: list[Item], now: float) -> list[Item]:
+        """Ask for each; returns those that may run, the others are seen to."""
+        if self._store is None:
+            return batch
+        claims = [self.of(item) for item in batch]
+        answers = self._store.claim(claims)
+        mine = []
+        for item, claim, answer in zip(batch, claims, answers, strict=True):
+            match answer:
+                case Mine():
+                    item.tries = 0
+                    item.claim_until = now + claim.seconds
+                    mine.append(item)
+                case Done(result):
+                    self._stats.add("duplicates_suppressed")
+                    item.tries = 0
+                    item.job._stored = result
+                    item.outcome = Completed(result)
+                    self._outbox.add(item, item.outcome)
+                case Held(until):
+                    self._stats.add("claim_waits")
+                    item.tries += 1
+                    wait = min(until - time.time(), HELD_WAIT_MAX_S, backoff_s(item.tries))
+                    self._postpone(item, now + max(wait, HELD_WAIT_MIN_S))
+                case Unknown() if self._store.silent:
+                    # The link decides when the store is asked again; this one then comes first.
+                    self._next_up(item)
+                case Unknown():
+                    item.tries += 1
+                    self._postpone(item, now + backoff_s(item.tries))
+        self._outbox.send()
+        return mine
+
+    def give_back(self, items: list[Item]) -> None:
+        """Nobody shall wait for claims of jobs that aren't run here after all."""
+        if self._store is not None and items:
+            self._store.release([self.of(item) for item in items])

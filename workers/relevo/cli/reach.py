@@ -1,0 +1,35 @@
+"""Looks whether Kafka and the cluster are there at all, before a command waits for what can't come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from relevo.errors import ClusterNotFound
+from relevo.kafka_options import options_for_producer, unreachable
+from relevo.names import check_cluster, commands_topic
+
+_TIMEOUT_S: Final = 10.0
+
+
+def require_cluster(kafka: str, cluster: str, options: Mapping[str, str]) -> None:
+    """Asks Kafka for the cluster's topic of commands.
+
+    Raises:
+        Unreachable: Kafka doesn't answer.
+        ClusterNotFound: It does, and has no such cluster.
+        ConfigurationError: An option contradicts what delivery rests on.
+    """
+    topic = commands_topic(check_cluster(cluster))
+    client = AdminClient(options_for_producer(kafka, options))
+    try:
+        found = client.list_topics(topic, timeout=_TIMEOUT_S).topics.get(topic)
+    except KafkaException as error:
+        raise unreachable(kafka, error) from error
+    if found is None or found.error is not None:
+        raise ClusterNotFound(
+            f"Kafka at {kafka} has no topic {topic}: is its name right? `relevo topics init` makes it"
+        )
