@@ -12,8 +12,9 @@ SLEW_MAX: Final = 0.1
 class LeaderClock:
     """Milliseconds since the Unix epoch, advanced by the monotonic clock.
 
-    A wall clock that is set forward by an hour must not end every lease at once, and one that is set back must not
-    make events older than the ones before: the difference is caught up at `SLEW_MAX` of the elapsed time.
+    A wall clock that is set forward by an hour must not end every lease at once, and one that is set back
+    must not make events older than the ones before: the difference is caught up at `SLEW_MAX` of the elapsed
+    time.
 
     Args:
         wall: Seconds since the Unix epoch.

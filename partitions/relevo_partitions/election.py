@@ -1,8 +1,9 @@
 """How a claim to a partition is made, checked and given back.
 
-The claim is one ephemeral znode per partition, created atomically. Its data carries a token of the claim, so that a
-node finds its own znode again although the reply to the creation was lost, and tells it from those of its earlier terms.
-Nothing of kazoo's lock and election recipes is used: they wait where they can't be interrupted.
+The claim is one ephemeral znode per partition, created atomically. Its data carries a token of the claim, so
+that a node finds its own znode again although the reply to the creation was lost, and tells it from those of
+its earlier terms. Nothing of kazoo's lock and election recipes is used: they wait where they can't be
+interrupted.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ class Claim:
 class Election:
     """The znodes of all partitions of a cluster, as one node uses them.
 
-    Every method raises `ZooKeeperUnavailable` where ZooKeeper doesn't answer: what was asked for may or may not have
-    been done, and the next `look` shows it.
+    Every method raises `ZooKeeperUnavailable` where ZooKeeper doesn't answer: what was asked for may or may
+    not have been done, and the next `look` shows it.
 
     Args:
         zookeeper: Connected.
@@ -107,7 +108,7 @@ class Election:
         return Sight(None if leader is None else read_record(leader), tuple(sorted(names)))
 
     def enroll(self, partition: int) -> None:
-        """Become a candidate; a candidate znode of an earlier session or incarnation of this node is replaced."""
+        """Become a candidate, instead of an earlier session or incarnation of this node."""
         path = f"{self.candidates_path(partition)}/{self._who.node}"
         data = self._who.incarnation.encode()
         if self._zookeeper.create(path, data, ephemeral=True) is not None:

@@ -1,5 +1,7 @@
 """What a host can't do, each as its own error; the text says what happened, where, and what to do."""
 
+# ruff: noqa: N818 - named for what happened: callers read them as outcomes
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -43,7 +45,7 @@ class NodeIdTaken(PartitionsError):
 
 
 class NotLeader(PartitionsError):
-    """This node doesn't lead the partition (any more); ask `leader`, or again in a moment where it is None."""
+    """This node doesn't lead the partition; ask `leader`, or again in a moment where it is None."""
 
     def __init__(self, partition: int, leader: str | None = None) -> None:
         where = f"ask node {leader!r}" if leader else "no leader is known, ask again in a moment"

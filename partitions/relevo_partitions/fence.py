@@ -1,9 +1,10 @@
 """Shuts every earlier leader of a partition out of its log, without librdkafka's fixed half second.
 
-While the old leader's open transaction is being aborted the coordinator answers CONCURRENT_TRANSACTIONS, and librdkafka
-then waits 500 ms, whatever its settings say. So the first call gets a short time-out: it only starts the abort, and its
-producer is thrown away. A following one, already connected, gets through. A dropped producer never tries again; if one
-of its requests arrived late all the same, it would fence the rightful leader, who repeats the fence: safe, only slow.
+While the old leader's open transaction is being aborted the coordinator answers CONCURRENT_TRANSACTIONS, and
+librdkafka then waits 500 ms, whatever its settings say. So the first call gets a short time-out: it only
+starts the abort, and its producer is thrown away. A following one, already connected, gets through. A dropped
+producer never tries again; if one of its requests arrived late all the same, it would fence the rightful
+leader, who repeats the fence: safe, only slow.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class ProducerPool:
             drop_in_background(producer)
 
     def tend(self) -> None:
-        """Serve the callbacks of waiting producers, so that their log lines don't pile up. Call now and then."""
+        """Serve the callbacks of waiting producers, now and then: their log lines would pile up."""
         with self._changed:
             for producer, _ in self._ready:
                 _serve(producer)

@@ -26,15 +26,15 @@ STOP_DEADLINE_S: Final = 15.0
 class PartitionHost:
     """Registers in ZooKeeper, stands for election in every partition, and leads those it wins.
 
-    One thread talks to ZooKeeper; each partition that this node leads has a thread of its own. Methods may be called
-    from any thread.
+    One thread talks to ZooKeeper; each partition that this node leads has a thread of its own. Methods may be
+    called from any thread.
 
     Args:
         settings: Of cluster and node.
         machine_factory: Makes an empty state machine for a partition.
         observer: Hears what happens.
-        on_topic_failure: Told (topic, reason) when a topic other than the log can't be written. The partition's machine
-            is rebuilt from the log afterwards, and should leave that topic alone.
+        on_topic_failure: Told (topic, reason) when a topic other than the log can't be written. The
+            partition's machine is rebuilt from the log afterwards, and should leave that topic alone.
 
     Raises:
         ValueError: ``settings.kafka_options`` holds a setting that the guarantees rest on.
@@ -78,8 +78,8 @@ class PartitionHost:
     def stop(self, deadline_s: float = STOP_DEADLINE_S) -> bool:
         """Let running transactions end, give up every partition and leave the cluster.
 
-        Returns within ``deadline_s`` though Kafka or ZooKeeper hang; then False: what couldn't be ended in time is
-        shut out by Kafka's fence and ends with the process.
+        Returns within ``deadline_s`` though Kafka or ZooKeeper hang; then False: what couldn't be ended in
+        time is shut out by Kafka's fence and ends with the process.
         """
         self._fork.check()
         return self._supervisor.stop(deadline_s)
@@ -104,8 +104,8 @@ class PartitionHost:
     def read(self, partition: int, query: Query) -> Future[Any]:
         """Run ``query`` on the partition's machine, behind a commit that begins after this call.
 
-        The future fails with `NotLeader` where this node doesn't lead the partition or stops to, with `TooManyReads`
-        where too many wait, and with whatever ``query`` raises.
+        The future fails with `NotLeader` where this node doesn't lead the partition or stops to, with
+        `TooManyReads` where too many wait, and with whatever ``query`` raises.
         """
         self._fork.check()
         post = self._supervisor.posts[partition]

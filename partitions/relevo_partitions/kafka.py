@@ -19,16 +19,16 @@ Options = Mapping[str, str | int | float | bool]
 
 FIXED: Final = frozenset(
     {
-        "acks", "auto.offset.reset", "bootstrap.servers", "delivery.report.only.error", "enable.auto.commit",
-        "enable.auto.offset.store", "enable.idempotence", "enable.partition.eof", "group.id", "isolation.level",
-        "log.queue", "log_level", "max.in.flight.requests.per.connection", "message.timeout.ms",
-        "delivery.timeout.ms", "partitioner", "request.required.acks", "transaction.timeout.ms", "transactional.id",
+        "acks", "auto.offset.reset", "bootstrap.servers", "delivery.report.only.error", "delivery.timeout.ms",
+        "enable.auto.commit", "enable.auto.offset.store", "enable.idempotence", "enable.partition.eof",
+        "group.id", "isolation.level", "log.queue", "log_level", "max.in.flight.requests.per.connection",
+        "message.timeout.ms", "partitioner", "request.required.acks", "transaction.timeout.ms",
+        "transactional.id",
     }
 )  # fmt: skip
 """Settings that the guarantees rest on; a user's options may not hold them."""
 
 _SECRET: Final = re.compile(r"password|secret|jaas|token|\.pem$|oauthbearer\.config|sasl\.username")
-_LEVELS: Final = {0: logging.CRITICAL, 1: logging.CRITICAL, 2: logging.CRITICAL, 3: logging.ERROR, 4: logging.WARNING}
 _UNREACHABLE: Final = frozenset(
     {
         KafkaError._TRANSPORT,  # noqa: SLF001,RUF100 - the client's public names of its local errors
@@ -64,13 +64,15 @@ class Connection:
         options = dict(options or {})
         taken = sorted(FIXED & options.keys())
         if taken:
-            raise ValueError(f"Kafka options may not set {', '.join(taken)}: Relevo's guarantees rest on them")
+            raise ValueError(
+                f"Kafka options may not set {', '.join(taken)}: Relevo's guarantees rest on them"
+            )
         self.bootstrap = bootstrap
         self._options = options
         self._secrets = [str(value) for name, value in options.items() if _SECRET.search(name) and str(value)]
 
     def settings(self, faults: Faults, fixed: Options) -> dict[str, Any]:
-        """Settings of one client: the user's options below ``fixed``, with quiet logs and wrapped callbacks."""
+        """Settings of one client: the user's options below ``fixed``, quiet logs, safe callbacks."""
         return {
             "allow.auto.create.topics": False,
             "reconnect.backoff.ms": 50,
@@ -108,15 +110,17 @@ class Connection:
         """``error`` as a person can use it: whether Kafka is away, or refuses."""
         if error.code() in _UNREACHABLE:
             last = f" ({self.redact(faults.last)})" if faults.last else ""
-            return f"Kafka isn't reachable at {self.bootstrap}{last}: is it running, and is the address right?"
+            return (
+                f"Kafka isn't reachable at {self.bootstrap}{last}: is it running, and is the address right?"
+            )
         return f"Kafka at {self.bootstrap}: {self.redact(error.str())} ({error.name()})"
 
 
 def cause_of(raised: BaseException) -> KafkaError | None:
     """The client's error in what a call has raised.
 
-    While a call serves callbacks, the binding raises a fatal error by itself, and calls the next callback with that
-    exception still set: Python makes a `SystemError` of it, which has the true one as its cause.
+    While a call serves callbacks, the binding raises a fatal error by itself, and calls the next callback
+    with that exception still set: Python makes a `SystemError` of it, which has the true one as its cause.
     """
     seen: BaseException | None = raised
     while seen is not None:
@@ -147,9 +151,10 @@ def _without_prefix(text: str) -> str:
 
 
 class QuietLog:
-    """Takes librdkafka's log lines: to the standard logging module, one level down, secrets left out.
+    """Takes librdkafka's log lines to the standard logging module, for debugging, secrets left out.
 
-    librdkafka reports each failed connection attempt as an error, and it tries again by itself.
+    librdkafka reports each failed attempt to connect as an error, and tries again by itself. What doesn't
+    mend by itself reaches whoever made the call.
     """
 
     def __init__(self, redact: Callable[[str], str]) -> None:
@@ -161,11 +166,11 @@ class QuietLog:
             line = self._redact(text % args if args else text)
         except (TypeError, ValueError):
             line = text
-        log.log(logging.DEBUG if level >= logging.WARNING - 10 else level, "librdkafka: %s", line)
+        log.log(logging.WARNING if level >= logging.CRITICAL else logging.DEBUG, "librdkafka: %s", line)
 
 
 def drop_in_background(client: object, close: Callable[[], object] | None = None) -> None:
-    """Let a client go in a thread of its own: destroying one takes 1 to 30 ms, and now and then much longer."""
+    """Let a client go in a thread of its own: that takes 1 to 30 ms, now and then much longer."""
     held: list[object] = [client]
 
     def let_go() -> None:

@@ -44,7 +44,13 @@ class PartitionReader:
     """
 
     def __init__(
-        self, connection: Connection, topic: str, partition: int, group: str, *, verify_checksums: bool = False
+        self,
+        connection: Connection,
+        topic: str,
+        partition: int,
+        group: str,
+        *,
+        verify_checksums: bool = False,
     ) -> None:
         self._connection = connection
         self._topic = topic
@@ -99,7 +105,9 @@ class PartitionReader:
                 continue
             offset = message.offset()
             if offset is None or offset < self._wanted:
-                raise LogDamaged(f"{self._where()}: got offset {offset} where {self._wanted} or later was due")
+                raise LogDamaged(
+                    f"{self._where()}: got offset {offset} where {self._wanted} or later was due"
+                )
             self._wanted = offset + 1
             records.append(Incoming(offset, _bytes(message.key()), _bytes(message.value())))
         return records
@@ -110,7 +118,7 @@ class PartitionReader:
         return max(-1, self._consumer.get_watermark_offsets(where, cached=True)[1])
 
     def note_position(self, position: int) -> None:
-        """Commit ``position`` to the group, without waiting: ordinary lag tools look there. Nothing depends on it."""
+        """Commit ``position`` to the group, without waiting, for ordinary lag tools and nothing else."""
         offsets = [TopicPartition(self._topic, self._partition, position)]
         try:
             self._consumer.commit(offsets=offsets, asynchronous=True)
@@ -134,7 +142,9 @@ class PartitionReader:
                 raise LogDamaged(self._missing()) from None
             raise KafkaUnavailable(self._connection.describe(error, self._faults)) from None
         if bounds is None:
-            raise KafkaUnavailable(f"Kafka at {self._connection.bootstrap} didn't say where {self._where()} ends")
+            raise KafkaUnavailable(
+                f"Kafka at {self._connection.bootstrap} didn't say where {self._where()} ends"
+            )
         return bounds[0], bounds[1]
 
     def _judge(self, error: KafkaError) -> None:
@@ -168,4 +178,3 @@ class PartitionReader:
 
 def _bytes(value: str | bytes | None) -> bytes | None:
     return value.encode() if isinstance(value, str) else value
-

@@ -61,7 +61,9 @@ class Membership:
         theirs = _fields(found)
         names = theirs.keys() | config.keys()
         differing = {
-            name: (theirs.get(name), config.get(name)) for name in names if theirs.get(name) != config.get(name)
+            name: (theirs.get(name), config.get(name))
+            for name in names
+            if theirs.get(name) != config.get(name)
         }
         if differing:
             raise ConfigMismatch(self._cluster, differing)

@@ -1,4 +1,4 @@
-"""What a host tells about its work, for metrics and logs. All calls are cheap, thread-safe and never raise."""
+"""What a host tells about its work, for metrics and logs: cheap, thread-safe, never raises."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ class Observer:
         """A partition's role on this node changed."""
 
     def takeover_step(self, partition: int, step: str, seconds: float) -> None:
-        """One step of a takeover (``claim``, ``fence``, ``verify``, ``replay``, ``announce``) took ``seconds``."""
+        """A step took ``seconds``: ``claim``, ``fence``, ``verify``, ``replay`` or ``announce``."""
 
     def committed(self, partition: int, commands: int, records: int, seconds: float) -> None:
         """A transaction with ``records`` records committed in ``seconds``."""
 
     def fault(self, partition: int | None, kind: str, detail: str) -> None:
-        """Something went wrong that the host deals with; ``kind`` is stable (``fenced``, ``commit_unclear``, …)."""
+        """The host deals with a mishap; ``kind`` is stable (``fenced``, ``commit_unclear``, …)."""
 
     def leaderless(self, partitions: int) -> None:
         """So many partitions have no leader, as this node sees it; told whenever the number changes."""

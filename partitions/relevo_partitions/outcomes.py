@@ -20,7 +20,8 @@ class Aborted:
 
     reason: str
     topic: str | None
-    """The one topic that couldn't be written where all others could; None where no single topic is to blame."""
+    """The one topic that couldn't be written where all others could; None where no single topic is to
+    blame."""
 
 
 @dataclass(frozen=True, slots=True)

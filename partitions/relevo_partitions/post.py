@@ -1,4 +1,4 @@
-"""What a node keeps of one partition: its role, what ZooKeeper showed last, and the running term if there is one."""
+"""What a node keeps of one partition: its role, ZooKeeper's last picture, and the running term."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _BACKOFF_S: Final[dict[Ending, tuple[float, float]]] = {
     Ending.MACHINE_FAILED: (1.0, 60.0),
     Ending.ABANDONED: (10.0, 60.0),
 }
-"""First and longest wait before this node tries to lead again; doubles in between. Other endings need none."""
+"""First and longest wait before this node tries to lead again; doubles in between. Other endings need
+none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 
 
 def ranking(partition: int, candidates: Iterable[str]) -> list[str]:
-    """Candidates in the order in which they may claim ``partition``: rendezvous hashing, so that each node comes first
-    for about as many partitions as any other, and a node that goes moves only its own.
+    """Candidates in the order in which they may claim ``partition``, by rendezvous hashing.
+
+    Each node comes first for about as many partitions as any other, and one that goes moves only its own.
     """
 
     def weight(node: str) -> bytes:

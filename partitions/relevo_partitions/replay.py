@@ -1,8 +1,8 @@
 """Bring a machine up to a barrier: the one end of the log that can't be misjudged.
 
-Offsets tell nothing: behind the last record may stand commit markers, abort markers and aborted records, and the
-stable offset may lie before an open transaction's. A record of our own, written behind the fence and read back, has
-every committed record before it.
+Offsets tell nothing: behind the last record may stand commit markers, abort markers and aborted records, and
+the stable offset may lie before an open transaction's. A record of our own, written behind the fence and read
+back, has every committed record before it.
 """
 
 from __future__ import annotations

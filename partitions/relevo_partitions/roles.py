@@ -67,7 +67,7 @@ LEGAL: Final[dict[tuple[Role, Role], str]] = {
 """Every legal transition and its cause. `Role.STOPPED` is final."""
 
 
-class IllegalTransition(RuntimeError):
+class IllegalTransition(RuntimeError):  # noqa: N818 - named for what happened
     """A bug: a role was to change in a way that `LEGAL` doesn't list."""
 
 
@@ -108,7 +108,9 @@ class RoleKeeper:
                 return
             cause = LEGAL.get((before, role))
             if cause is None:
-                raise IllegalTransition(f"partition {self._partition}: {before} to {role} ({reason or 'no reason'})")
+                raise IllegalTransition(
+                    f"partition {self._partition}: {before} to {role} ({reason or 'no reason'})"
+                )
             self._role = role
             self._since = time.time()
         self._changed(self._partition, before, role, reason or cause)

@@ -7,10 +7,27 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from relevo_partitions.term import TermSettings
-
 FORMAT_VERSION: Final = 1
 """Of what stands in Kafka and ZooKeeper; nodes of another one don't fit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TermSettings:
+    """Bounds of a term; the times in seconds."""
+
+    batch_max: int = 1_000
+    """Most commands per transaction."""
+    idle_wait_s: float = 0.05
+    """Longest wait for a command; a read or the end of the term is noticed no later."""
+    reads_max: int = 1_000
+    """Most reads that may wait for a commit."""
+    stall_s: float = 10.0
+    """After so long without a record, Kafka is asked whether it is there, and the topic with it."""
+    call_limit_s: float = 60.0
+    """After so long in one call of Kafka the thread counts as lost and the term as over. Every call has its
+    own, shorter limit; this one is for a call that doesn't keep it."""
+    position_every_s: float = 5.0
+    """How often the position is published for lag tools."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +57,8 @@ class HostSettings:
     claim_step_s: float = 0.05
     """How much later each candidate tries to claim than the one ranked before it."""
     settle_s: float = 0.0
-    """A node that has just started leaves a free partition alone for so long: others that start may rank higher."""
+    """A node that has just started leaves a free partition alone for so long: others that start may rank
+    higher."""
     reconcile_s: float = 1.0
     """How often what ZooKeeper shows is compared with what this node does, watches or not."""
     term: TermSettings = field(default_factory=TermSettings)

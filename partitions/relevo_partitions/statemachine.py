@@ -1,4 +1,4 @@
-"""What a partition's owner drives: a deterministic state machine fed by a log. This package knows nothing about jobs."""
+"""What a partition's owner drives: a deterministic state machine fed by a log. Of jobs it knows nothing."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Term:
     incarnation: str
 
 
-class LogDamaged(Exception):
-    """The log can't be replayed: a hole, a repeat, a foreign or unreadable record, an epoch that goes back.
+class LogDamaged(Exception):  # noqa: N818 - named for what happened
+    """The log can't be replayed: a hole, a repeat, an unreadable record, an epoch that goes back.
 
     The message names partition, offset, what was expected and what was found. Nobody may lead on such a log.
     """
@@ -42,8 +42,8 @@ class LogDamaged(Exception):
 class StateMachine(Protocol):
     """One partition's state. Used by one thread at a time; made anew for every term.
 
-    A call that returns writes has applied their events already. If the transaction with them doesn't commit, the
-    machine is thrown away and another one is rebuilt from the log.
+    A call that returns writes has applied their events already. If the transaction with them doesn't commit,
+    the machine is thrown away and another one is rebuilt from the log.
     """
 
     @property
@@ -56,26 +56,26 @@ class StateMachine(Protocol):
 
     @property
     def last_at(self) -> int:
-        """Time of the last event, in milliseconds since the Unix epoch; the leader's clock starts no earlier."""
+        """Time of the last event in milliseconds since the Unix epoch; the leader's clock starts there."""
 
     def replay(self, records: Sequence[Incoming]) -> None:
-        """Apply committed records of the log, in order and without a gap.
+        """Apply committed records of the log, in order and without a gap; barriers are left out.
 
         Raises:
             LogDamaged: A record doesn't follow the ones before.
         """
 
     def lead(self, term: Term, now: int) -> Sequence[Write]:
-        """Begin a term: the writes hold the announcement, with an epoch one above the last. Called once, after replay."""
+        """Begin a term, once, after replay: the writes hold the announcement, of the next epoch."""
 
     def step(self, commands: Sequence[Incoming], now: int) -> Sequence[Write]:
-        """Decide ``commands`` in order, then what time and free capacity allow at ``now``; bounded work per call.
+        """Decide ``commands`` in order, then what time and free capacity allow at ``now``; bounded.
 
         Bad input becomes a refusal among the writes, never an exception.
         """
 
     def wait_ms(self, now: int) -> int | None:
-        """Milliseconds from ``now`` until `step` has something to do without commands; 0: at once; None: never."""
+        """Milliseconds until `step` has something to do without commands; 0: at once; None: never."""
 
 
 MachineFactory = Callable[[int], StateMachine]

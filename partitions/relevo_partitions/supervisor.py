@@ -1,7 +1,8 @@
-"""The one thread of a host that talks to ZooKeeper: keeps this node registered, claims partitions, starts and ends terms.
+"""The one thread of a host that talks to ZooKeeper: registers, claims, starts and ends terms.
 
-It acts on what it finds, not on what it was told: a watch or a state change only says where to look again, and it looks
-again now and then without. So a missed watch can't leave a partition without a leader, nor a leader that nobody knows.
+It acts on what it finds, not on what it was told: a watch or a state change only says where to look again,
+and it looks again now and then without. So a missed watch can't leave a partition without a leader, nor a
+leader that nobody knows.
 """
 
 from __future__ import annotations
@@ -100,7 +101,8 @@ class Supervisor:
         self._register_at = 0.0
         self._leaderless = -1
 
-    # -- for other threads ------------------------------------------------------------------------------------------
+    # -- for other threads
+    # ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin; `started` is set once the node belongs to the cluster, or `error` says why it doesn't."""
@@ -119,7 +121,8 @@ class Supervisor:
             self._thread.join(max(0.0, self._stop_by - time.monotonic()))
         return not self._thread.is_alive()
 
-    # -- the thread -------------------------------------------------------------------------------------------------
+    # -- the thread
+    # -------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
@@ -239,7 +242,8 @@ class Supervisor:
             if leadership is not None and call is not None:
                 self._abandon(post, leadership, f"Kafka's {call} didn't return")
 
-    # -- one partition ----------------------------------------------------------------------------------------------
+    # -- one partition
+    # ----------------------------------------------------------------------------------------------
 
     def _look(self, post: Post) -> None:
         """Compare what ZooKeeper shows with what this node does, and act on the difference."""
@@ -261,7 +265,9 @@ class Supervisor:
                 post.dirty = True
             return
         self._set_candidacy(post, ready, self._settings.node in sight.candidates)
-        rivals = [name for name in sight.candidates if name != post.previous_leader or name == self._settings.node]
+        rivals = [
+            name for name in sight.candidates if name != post.previous_leader or name == self._settings.node
+        ]
         place = rank(post.partition, self._settings.node, {*rivals, self._settings.node})
         if not ready or leader is not None:
             post.claim_at = None
@@ -330,7 +336,7 @@ class Supervisor:
         self._dismiss(post, TermOver(Ending.ABANDONED, detail))
 
     def _dismiss(self, post: Post, over: TermOver) -> None:
-        """The term is over: back to standby, or out for a while. Its znode goes now, or when ZooKeeper can be asked."""
+        """The term is over: back to standby, or out for a while. Its znode goes as soon as it can."""
         claim = post.claim
         if over.ending is not Ending.STOPPED:
             self._observer.fault(post.partition, f"term_{over.ending.lower()}", over.detail)
@@ -356,7 +362,8 @@ class Supervisor:
         for post in self.posts:
             thread = post.thread
             if thread is not None:
-                # Part of the time is kept for ZooKeeper; a term that doesn't end by then is left to Kafka's fence.
+                # Part of the time is kept for ZooKeeper; a term that doesn't end by then is left to Kafka's
+                # fence.
                 thread.join(max(0.0, (self._stop_by - time.monotonic()) * 0.7))
                 if thread.is_alive() and post.leadership is not None:
                     self._abandon(post, post.leadership, "didn't end before the host's deadline")
@@ -366,7 +373,8 @@ class Supervisor:
             post.io.pool.keep(0)
         self._zookeeper.close(max(0.5, (self._stop_by - time.monotonic()) * 0.8))
 
-    # -- small parts ------------------------------------------------------------------------------------------------
+    # -- small parts
+    # ------------------------------------------------------------------------------------------------
 
     def _count_leaderless(self) -> None:
         count = sum(1 for post in self.posts if post.sight is not None and post.sight.leader is None)

@@ -1,8 +1,8 @@
 """One term: from a claim in ZooKeeper to the last transaction.
 
-Whoever commits a record has passed fence and barrier, so it has applied every committed record before its own, and
-nobody who was fenced earlier can commit after it. ZooKeeper decides how fast and how calmly a partition gets its
-leader, never whether the log is right; ending a term needs no answer from it.
+Whoever commits a record has passed fence and barrier, so it has applied every committed record before its
+own, and nobody who was fenced earlier can commit after it. ZooKeeper decides how fast and how calmly a
+partition gets its leader, never whether the log is right; ending a term needs no answer from it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from relevo_partitions.ports import PartitionIO, Reader, Seat, Verdict, Writer
 from relevo_partitions.reads import Query, ReadQueue
 from relevo_partitions.replay import replay_to_barrier
 from relevo_partitions.roles import Role, RoleKeeper
+from relevo_partitions.settings import TermSettings
 from relevo_partitions.statemachine import Incoming, LogDamaged, MachineFactory, StateMachine, Term, Write
 
 log: Final = logging.getLogger(__name__)
@@ -37,25 +38,6 @@ CALM_S: Final = 10.0
 """After so long in the lead an earlier setback is forgotten."""
 EMPTY_STEP_WAIT_S: Final = 0.002
 """A machine that is due at once but has nothing to write is asked again after this."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TermSettings:
-    """Bounds of a term; the times in seconds."""
-
-    batch_max: int = 1_000
-    """Most commands per transaction."""
-    idle_wait_s: float = 0.05
-    """Longest wait for a command; a read or the end of the term is noticed no later."""
-    reads_max: int = 1_000
-    """Most reads that may wait for a commit."""
-    stall_s: float = 10.0
-    """After so long without a record, Kafka is asked whether it is there, and the topic with it."""
-    call_limit_s: float = 60.0
-    """After so long in one call of Kafka the thread counts as lost and the term as over. Every call has its own,
-    shorter limit; this one is for a call that doesn't keep it."""
-    position_every_s: float = 5.0
-    """How often the position is published for lag tools."""
 
 
 @dataclass(slots=True)
@@ -81,8 +63,8 @@ class Leadership:
         machine_factory: Makes the machine, anew after every setback.
         roles: Follows the steps.
         observer: Hears of steps, commits and faults.
-        on_topic_failure: Told (topic, reason) when one topic can't be written; afterwards the machine is rebuilt,
-            and should leave that topic alone.
+        on_topic_failure: Told (topic, reason) when one topic can't be written; afterwards the machine is
+            rebuilt, and should leave that topic alone.
         settings: Bounds.
         checkpoint: Called with a name between steps, for tests that stop a leader in the middle.
     """
@@ -122,7 +104,8 @@ class Leadership:
         self._setbacks = 0
         self._leading_since = 0.0
 
-    # -- for other threads ------------------------------------------------------------------------------------------
+    # -- for other threads
+    # ------------------------------------------------------------------------------------------
 
     def end(self, ending: Ending, detail: str) -> None:
         """Let the term end at its next step; the first reason counts. Returns at once."""
@@ -143,9 +126,12 @@ class Leadership:
     def overdue(self) -> str | None:
         """Name of a Kafka call that has exceeded `TermSettings.call_limit_s`."""
         call = self._call
-        return call[0] if call is not None and time.monotonic() - call[1] > self._settings.call_limit_s else None
+        return (
+            call[0] if call is not None and time.monotonic() - call[1] > self._settings.call_limit_s else None
+        )
 
-    # -- the term ---------------------------------------------------------------------------------------------------
+    # -- the term
+    # ---------------------------------------------------------------------------------------------------
 
     def run(self) -> TermOver:
         """Live through the term and let go of everything it owned. Never raises."""
@@ -158,7 +144,9 @@ class Leadership:
             over = TermOver(Ending.LOG_DAMAGED, str(damage))
         except KafkaUnavailable as problem:
             over = TermOver(Ending.KAFKA_UNAVAILABLE, str(problem))
-        except Exception as error:  # the thread's last line: whatever a machine raises must not pass for a live term
+        except (
+            Exception
+        ) as error:  # the thread's last line: whatever a machine raises must not pass for a live term
             log.exception("Partition %d: the state machine failed", self.partition)
             over = TermOver(Ending.MACHINE_FAILED, f"{type(error).__name__}: {error}")
         finally:
@@ -228,7 +216,8 @@ class Leadership:
             verdict = self._seat.verify()
         if verdict is not Verdict.OURS:
             raise TermOver(
-                Ending.LOST if verdict is Verdict.LOST else Ending.UNCONFIRMED, f"verified the claim: {verdict.value}"
+                Ending.LOST if verdict is Verdict.LOST else Ending.UNCONFIRMED,
+                f"verified the claim: {verdict.value}",
             )
         self._point("verified")
 
@@ -253,7 +242,7 @@ class Leadership:
                 commands.note_position(machine.position)
 
     def _check_commands(self, commands: Reader) -> None:
-        """Nothing has come for a while: nothing was sent, or the topic is gone. Kafka away is no reason to end."""
+        """Find out whether nothing was sent, or the topic is gone. Kafka away is no reason to end."""
         try:
             commands.check()
         except KafkaUnavailable as problem:
@@ -269,7 +258,7 @@ class Leadership:
         return max(shortest, min(self._settings.idle_wait_s, due_ms / 1000))
 
     def _turn(self, machine: StateMachine, clock: LeaderClock, batch: list[Incoming]) -> bool:
-        """One round: decide, commit, and only then answer the reads that had arrived before the commit began."""
+        """Decide, commit, and only then answer the reads that had arrived before the commit began."""
         reads = self._reads.take()
         try:
             writes = machine.step(batch, clock.now())
@@ -286,10 +275,11 @@ class Leadership:
             read.answer(machine)
         return True
 
-    # -- when something goes wrong ----------------------------------------------------------------------------------
+    # -- when something goes wrong
+    # ----------------------------------------------------------------------------------
 
     def _recover(self, setback: Setback) -> None:
-        """Decide whether the term goes on, and from which step. Waits a little where setbacks come in a row."""
+        """Decide whether the term goes on, and from which step; wait where setbacks come in a row."""
         outcome = setback.outcome
         self._check()
         if isinstance(outcome, Aborted):
@@ -307,8 +297,8 @@ class Leadership:
     def _confirm(self, reason: str, *, patient: bool) -> None:
         """Go on only where ZooKeeper says that the claim stands.
 
-        Whoever was fenced and can't ask must not fence back: its successor leads. After an unclear outcome nobody
-        need have come, so the question is repeated while ZooKeeper is out of reach.
+        Whoever was fenced and can't ask must not fence back: its successor leads. After an unclear outcome
+        nobody need have come, so the question is repeated while ZooKeeper is out of reach.
         """
         wait_s = SETBACK_WAIT_S
         while True:
@@ -331,7 +321,8 @@ class Leadership:
         self._setbacks = min(self._setbacks + 1, 20)
         self._check()
 
-    # -- small parts ------------------------------------------------------------------------------------------------
+    # -- small parts
+    # ------------------------------------------------------------------------------------------------
 
     def _commit(self, writes: Any, commands: int) -> None:
         self._check()

@@ -17,8 +17,8 @@ from relevo_partitions.statemachine import Write
 TRANSACTION_TIMEOUT_S: Final = 10.0
 """After so long the broker aborts a transaction that wasn't ended, and readers behind it go on."""
 DELIVERY_TIMEOUT_S: Final = 8.0
-"""After so long a record counts as not deliverable. Below the transaction's time-out, so that we abort, not the broker:
-its abort would fence us."""
+"""After so long a record counts as not deliverable. Below the transaction's time-out, so that we abort, not
+the broker: its abort would fence us."""
 COMMIT_TIMEOUT_S: Final = 10.0
 ABORT_TIMEOUT_S: Final = 5.0
 QUEUE_FULL_WAIT_S: Final = 0.05
@@ -166,7 +166,7 @@ class TransactionalWriter:
         return f"topic {topic}: {self._words(error)}", self._alone(topic, batches) if len(own) == 1 else None
 
     def _alone(self, topic: str, batches: _Batches) -> str | None:
-        """``topic``, where it alone can be to blame: the log was to be written as well, and was not the problem."""
+        """``topic``, where it alone is to blame: the log was to be written too, and was no problem."""
         return topic if topic != self._log_topic and any(t == self._log_topic for t, _ in batches) else None
 
     def _commit_failed(self, producer: Producer, error: KafkaError, batches: _Batches) -> Outcome:

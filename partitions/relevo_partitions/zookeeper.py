@@ -1,7 +1,7 @@
 """ZooKeeper as this package uses it: bounded calls, quiet logs, and callbacks that only enqueue.
 
-Nothing here waits without a limit. A call that wasn't answered in time may still be carried out later, in the same
-session; whoever made it has to look what became of it.
+Nothing here waits without a limit. A call that wasn't answered in time may still be carried out later, in the
+same session; whoever made it has to look what became of it.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ class ZooKeeper:
     Args:
         hosts: ``host:port[,host:port…][/chroot]``.
         session_timeout_s: After so long without a sign of life the servers end the session.
-        on_state: Called with ``CONNECTED``, ``SUSPENDED`` or ``LOST`` on a thread of the client; must only enqueue.
-        on_watch: Called with the path of a znode that changed, on a thread of the client; must only enqueue.
+        on_state: Called with ``CONNECTED``, ``SUSPENDED`` or ``LOST`` on a thread of the client; must only
+        enqueue. on_watch: Called with the path of a znode that changed, on a thread of the client; must only
+        enqueue.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class ZooKeeper:
         return bool(self._connected.wait(timeout_s)) and self.connected
 
     def close(self, deadline_s: float) -> bool:
-        """End the session, and with it every ephemeral znode; False where that took longer than ``deadline_s``.
+        """End the session and its ephemeral znodes; False where that took longer than ``deadline_s``.
 
         The client's own stop can wait long for a server that doesn't answer, so a thread waits in our place.
         """
@@ -112,7 +113,8 @@ class ZooKeeper:
         stopper.join(max(0.0, deadline_s))
         return not stopper.is_alive()
 
-    # -- calls; each raises ZooKeeperUnavailable where no answer came in time ---------------------------------------
+    # -- calls; each raises ZooKeeperUnavailable where no answer came in time
+    # ---------------------------------------
 
     def get(self, path: str) -> Znode | None:
         """The znode, None where there is none."""
@@ -123,14 +125,16 @@ class ZooKeeper:
         return _znode(data, stat)
 
     def watch(self, path: str) -> Znode | None:
-        """As `get`; tells ``on_watch`` of the next change, be it the creation. May be missed: look now and then."""
+        """As `get`; tells ``on_watch`` of the next change or the creation. A change may be missed."""
         stat = self._ask(f"watch {path}", lambda: self._client.exists_async(path, watch=self._watched))
         return None if stat is None else self.get(path)
 
     def children(self, path: str) -> list[str] | None:
         """Names below ``path``, None where there is no such znode; tells ``on_watch`` of the next change."""
         try:
-            names = self._ask(f"list {path}", lambda: self._client.get_children_async(path, watch=self._watched))
+            names = self._ask(
+                f"list {path}", lambda: self._client.get_children_async(path, watch=self._watched)
+            )
         except NoNodeError:
             return None
         return list(names)
@@ -193,7 +197,9 @@ class ZooKeeper:
         except (NoNodeError, NodeExistsError, BadVersionError):
             raise
         except KazooTimeoutError:
-            raise ZooKeeperUnavailable(f"{what}: no answer from {self.hosts} in {CALL_TIMEOUT_S:g} s") from None
+            raise ZooKeeperUnavailable(
+                f"{what}: no answer from {self.hosts} in {CALL_TIMEOUT_S:g} s"
+            ) from None
         except (KazooException, OSError) as error:
             problem = str(error) or type(error).__name__
             raise ZooKeeperUnavailable(f"{what}: {self.hosts}: {problem}") from None
@@ -234,7 +240,7 @@ class _MarkedThreads(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 class _QuietLog(logging.LoggerAdapter[logging.Logger]):
-    """kazoo warns of each failed connection attempt, and it tries again by itself: all its lines are for debugging."""
+    """kazoo warns of each failed attempt to connect, and tries again: its lines are for debugging."""
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
         super().log(min(level, logging.DEBUG), msg, *args, **kwargs)

@@ -66,7 +66,7 @@ def relevo_rate(cluster: LocalCluster) -> float:
 def completed(cluster: LocalCluster) -> int:
     """How many jobs the engine counts as completed."""
     time.sleep(0.5)
-    return sum(row.get("counts", {}).get("COMPLETED", 0) for row in cluster.status())
+    return sum(row.get("jobs", {}).get("COMPLETED", 0) for row in cluster.status())
 
 
 @pytest.mark.timeout(1200)

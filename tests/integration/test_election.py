@@ -189,7 +189,8 @@ def test_a_change_is_told_once_looked_at(site: Site) -> None:
     assert watching.partition_of(f"/{site.cluster}/nodes") is None
 
 
-# -- membership -----------------------------------------------------------------------------------------------------
+# -- membership
+# -----------------------------------------------------------------------------------------------------
 
 
 def test_nodes_must_agree_on_the_clusters_settings(site: Site) -> None:
@@ -230,11 +231,12 @@ def test_a_node_finds_its_own_registration_again(site: Site) -> None:
     assert membership.nodes() == [NodeInfo("n1", "n1:80", "1")]
 
 
-# -- the client -----------------------------------------------------------------------------------------------------
+# -- the client
+# -----------------------------------------------------------------------------------------------------
 
 
 def test_a_call_within_a_callback_is_refused_instead_of_waiting_for_itself(site: Site) -> None:
-    """A blocking call on the client's own thread keeps the client from reconnecting, and so from answering it."""
+    """A blocking call on the client's own thread keeps the client from ever answering it."""
     outcome: list[Any] = []
     clients: list[ZooKeeper] = []
 
@@ -252,7 +254,9 @@ def test_a_call_within_a_callback_is_refused_instead_of_waiting_for_itself(site:
     assert clients[0].get(election.candidates_path(0)) is not None, "the client still works"
 
 
-def test_a_callback_that_raises_does_not_harm_the_client(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_callback_that_raises_does_not_harm_the_client(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
     def on_watch(path: str) -> None:
         raise ZeroDivisionError(path)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -40,7 +39,12 @@ class Bench:
 
     def plain(self, **settings: object) -> Producer:
         """A foreign producer with the same transactional id, initialised."""
-        conf = {"bootstrap.servers": self.kafka, "transactional.id": f"{self.name}-0", "log_level": 0, **settings}
+        conf = {
+            "bootstrap.servers": self.kafka,
+            "transactional.id": f"{self.name}-0",
+            "log_level": 0,
+            **settings,
+        }
         producer = Producer(conf)
         producer.init_transactions(30)
         return producer
@@ -53,8 +57,8 @@ class Bench:
 
 
 @pytest.fixture
-def bench(brokers: Brokers, cluster_name: str) -> Iterator[Bench]:
-    return Bench(brokers.kafka, cluster_name)  # type: ignore[return-value]
+def bench(brokers: Brokers, cluster_name: str) -> Bench:
+    return Bench(brokers.kafka, cluster_name)
 
 
 def test_a_zombies_commit_is_refused(bench: Bench) -> None:

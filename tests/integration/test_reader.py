@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
@@ -46,7 +45,12 @@ class Bench:
 
     def foreign(self, **settings: object) -> Producer:
         """Another transactional producer, in a transaction."""
-        conf = {"bootstrap.servers": self.kafka, "transactional.id": f"{self.name}-0", "log_level": 0, **settings}
+        conf = {
+            "bootstrap.servers": self.kafka,
+            "transactional.id": f"{self.name}-0",
+            "log_level": 0,
+            **settings,
+        }
         producer = Producer(conf)
         producer.init_transactions(30)
         producer.begin_transaction()
@@ -88,8 +92,8 @@ class Bench:
 
 
 @pytest.fixture
-def bench(brokers: Brokers, cluster_name: str) -> Iterator[Bench]:
-    yield Bench(brokers.kafka, cluster_name)
+def bench(brokers: Brokers, cluster_name: str) -> Bench:
+    return Bench(brokers.kafka, cluster_name)
 
 
 def read_some(reader: PartitionReader, timeout_s: float = 20.0) -> list[Incoming]:
@@ -101,7 +105,9 @@ def read_some(reader: PartitionReader, timeout_s: float = 20.0) -> list[Incoming
     raise AssertionError("nothing to read")
 
 
-@pytest.mark.parametrize("tail", ["empty", "commit marker", "abort marker", "aborted records", "open transaction"])
+@pytest.mark.parametrize(
+    "tail", ["empty", "commit marker", "abort marker", "aborted records", "open transaction"]
+)
 def test_the_end_of_the_log_is_found_whatever_stands_there(bench: Bench, tail: str) -> None:
     """Control records and hidden records make every comparison of offsets wrong: too early, or for ever."""
     if tail != "empty":
@@ -143,7 +149,9 @@ def test_records_deleted_in_mid_replay_are_noticed(bench: Bench) -> None:
 def test_a_start_beyond_the_end_is_refused(bench: Bench) -> None:
     """The client's default would silently begin at 0 again."""
     bench.grow(bench.writer(), 2)
-    with pytest.raises(LogDamaged, match=r"offset 99 was due, but the partition ends at \d+: it was truncated"):
+    with pytest.raises(
+        LogDamaged, match=r"offset 99 was due, but the partition ends at \d+: it was truncated"
+    ):
         bench.reader(99).check()
 
 
@@ -179,9 +187,14 @@ def test_a_topic_made_anew_under_the_reader_is_noticed(bench: Bench) -> None:
     bench.live = CounterMachine(0, bench.name)
     bench.grow(bench.writer(), 2)
     with pytest.raises(LogDamaged):
-        while True:
-            machine.replay(reader.read(0.2, 100))
-            reader.check()
+        read_on(reader, machine)
+
+
+def read_on(reader: PartitionReader, machine: CounterMachine) -> None:
+    """Read until an error ends it."""
+    while True:
+        machine.replay(reader.read(0.2, 100))
+        reader.check()
 
 
 def test_batches_come_at_once_and_in_order(bench: Bench) -> None:

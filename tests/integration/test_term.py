@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import pairwise
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
@@ -93,7 +94,7 @@ def test_a_cut_off_leader_works_on_until_its_successors_fence_and_never_fences_b
     # One announcement each: n1 didn't come back. Its last event lies before n2's first.
     assert elected(cluster) == [("n1", 1), ("n2", 2)]
     events = cluster.events()
-    gap_ms = max(after["at"] - before["at"] for before, after in zip(events[2:], events[3:], strict=False))
+    gap_ms = max(after["at"] - before["at"] for before, after in pairwise(events[2:]))
     assert gap_ms < 3000, f"nobody worked for {gap_ms} ms"
     with pytest.raises(NotLeader):
         cluster.total("n1")
@@ -276,7 +277,9 @@ def test_stopping_ends_in_time_and_leaves_no_znode(
     if role == "leader":
         wait_until(lambda: witness.get(f"{root}/leader") is None, "the claim is gone")
     witness.close(5)
-    assert threads_named("relevo-partition-0") == ([] if role == "leader" else threads_named("relevo-partition-0"))
+    assert threads_named("relevo-partition-0") == (
+        [] if role == "leader" else threads_named("relevo-partition-0")
+    )
 
 
 def test_each_partition_has_exactly_one_leader_after_a_storm_of_lost_connections(
@@ -318,7 +321,9 @@ def test_a_host_without_zookeeper_says_so(cluster: CounterCluster) -> None:
 
 def test_a_host_without_kafka_says_so_and_goes_on_when_it_comes(cluster: CounterCluster) -> None:
     cluster.host("n1", kafka="127.0.0.1:9")
-    wait_until(lambda: "term_kafka_unavailable" in cluster.diaries["n1"].kinds(), "the term ended", timeout_s=40)
+    wait_until(
+        lambda: "term_kafka_unavailable" in cluster.diaries["n1"].kinds(), "the term ended", timeout_s=40
+    )
     fault = cluster.hosts["n1"].views()[0].fault
     assert fault is not None
     assert "Kafka isn't reachable at 127.0.0.1:9" in fault

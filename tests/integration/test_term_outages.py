@@ -11,7 +11,7 @@ from tests.support.waiting import wait_until
 
 
 def test_zookeeper_away_for_everybody_stops_takeovers_not_work(own_brokers: StartBrokers) -> None:
-    """No leadership moves, nothing stands still, and a leader killed meanwhile is replaced once it is back."""
+    """No leadership moves, nothing stands still; a leader that ends meanwhile is replaced later."""
     brokers = own_brokers()
     with counter_cluster(brokers, "away", partitions=2) as cluster:
         for node in ("n1", "n2"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -35,7 +35,9 @@ class Bench:
         for made in admin.create_topics(topics).values():
             made.result(30)
 
-    def writer(self, checkpoint: Callable[[str], None] | None = None, settings: dict[str, Any] | None = None) -> TransactionalWriter:
+    def writer(
+        self, checkpoint: Callable[[str], None] | None = None, settings: dict[str, Any] | None = None
+    ) -> TransactionalWriter:
         if settings:
             faults = Faults()
             made = producer_settings(self.connection, faults, f"{self.name}-0")
@@ -51,8 +53,8 @@ class Bench:
 
 
 @pytest.fixture
-def bench(brokers: Brokers, cluster_name: str) -> Iterator[Bench]:
-    yield Bench(brokers.kafka, cluster_name)
+def bench(brokers: Brokers, cluster_name: str) -> Bench:
+    return Bench(brokers.kafka, cluster_name)
 
 
 def test_each_record_lands_in_its_partition_in_order(bench: Bench) -> None:
@@ -77,7 +79,9 @@ def test_a_topic_that_is_missing_is_named_and_nothing_is_written(bench: Bench) -
     assert isinstance(outcome, Aborted)
     assert outcome.topic == bench.missing
     assert bench.committed(bench.log) == []
-    assert isinstance(writer.commit([Write(bench.log, 0, b"", b"z")]), Committed), "goes on after a clean abort"
+    assert isinstance(writer.commit([Write(bench.log, 0, b"", b"z")]), Committed), (
+        "goes on after a clean abort"
+    )
     assert bench.committed(bench.log) == [b"z"]
 
 
@@ -91,7 +95,9 @@ def test_a_partition_that_does_not_exist_is_an_abort(bench: Bench) -> None:
 
 
 def test_a_record_that_the_broker_refuses_aborts_the_whole(bench: Bench) -> None:
-    outcome = bench.writer().commit([Write(bench.log, 0, b"", b"x"), Write(bench.other, 0, b"", os.urandom(5000))])
+    outcome = bench.writer().commit(
+        [Write(bench.log, 0, b"", b"x"), Write(bench.other, 0, b"", os.urandom(5000))]
+    )
     assert isinstance(outcome, Aborted)
     assert outcome.topic == bench.other
     assert "too large" in outcome.reason
@@ -135,7 +141,9 @@ def test_a_leader_that_sleeps_within_a_transaction_wakes_up_fenced(bench: Bench,
             successor.append(bench.writer())
             assert isinstance(successor[0].commit([Write(bench.log, 0, b"", b"successor")]), Committed)
 
-    outcome = bench.writer(asleep).commit([Write(bench.log, 0, b"", b"sleeper"), Write(bench.other, 0, b"", b"s")])
+    outcome = bench.writer(asleep).commit(
+        [Write(bench.log, 0, b"", b"sleeper"), Write(bench.other, 0, b"", b"s")]
+    )
     assert isinstance(outcome, Fenced)
     assert bench.committed(bench.log) == [b"successor"]
     assert bench.committed(bench.other) == []
@@ -156,7 +164,9 @@ def test_a_leader_that_sleeps_longer_than_its_transaction_may_last_is_told(
     assert bench.committed(bench.log) == [b"next"]
 
 
-def test_a_delivery_report_never_raises_into_the_client(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_delivery_report_never_raises_into_the_client(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An exception in a report makes the commit raise although it goes on."""
     reports: list[str] = []
     original = TransactionalWriter._delivered
@@ -184,7 +194,9 @@ def test_a_writer_used_in_a_forked_child_says_so(bench: Bench, monkeypatch: pyte
 def test_secrets_stay_out_of_logs_and_errors(caplog: pytest.LogCaptureFixture) -> None:
     connection = Connection("127.0.0.1:9", {"sasl.password": "hunter2", "sasl.username": "relevo-user"})
     with caplog.at_level(logging.DEBUG):
-        QuietLog(connection.redact).log(logging.ERROR, "%s [%s] %s", "FAIL", "rdkafka", "hunter2 for relevo-user")
+        QuietLog(connection.redact).log(
+            logging.ERROR, "%s [%s] %s", "FAIL", "rdkafka", "hunter2 for relevo-user"
+        )
     assert "hunter2" not in caplog.text
     assert "relevo-user" not in caplog.text
     assert "[redacted]" in caplog.text

@@ -132,7 +132,9 @@ class CounterCluster:
             found = self.leaders(partition)
             return len(found) == 1 and (not nodes or found[0] in nodes)
 
-        wait_until(led, f"one of {nodes or tuple(self.hosts)} leads partition {partition}", timeout_s=timeout_s)
+        wait_until(
+            led, f"one of {nodes or tuple(self.hosts)} leads partition {partition}", timeout_s=timeout_s
+        )
         return self.leaders(partition)[0]
 
     def total(self, node: str, partition: int = 0, timeout_s: float = 30.0) -> int:

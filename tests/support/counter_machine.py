@@ -1,7 +1,8 @@
 """A state machine that adds numbers: all that a partition's owner needs, without any jobs.
 
-Commands and events are JSON. A command is ``{"id": …, "add": n}``, with ``"to": topic`` for a record on another topic, or
-``{"id": …, "remind_ms": n}`` for an event by the clock. Each id counts once; what can't be read is refused.
+Commands and events are JSON. A command is ``{"id": …, "add": n}``, with ``"to": topic`` for a record on
+another topic, or ``{"id": …, "remind_ms": n}`` for an event by the clock. Each id counts once; what can't be
+read is refused.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class CounterMachine:
         self._blocked = blocked
         self._reminders: list[tuple[int, str]] = []
 
-    # -- log ----------------------------------------------------------------------------------------------------
+    # -- log
+    # ----------------------------------------------------------------------------------------------------
 
     def replay(self, records: Sequence[Incoming]) -> None:
         for record in records:
@@ -37,12 +39,14 @@ class CounterMachine:
                 event = json.loads(record.value or b"")
                 seq, epoch = event["seq"], event["epoch"]
             except (ValueError, KeyError, TypeError) as error:
-                raise LogDamaged(f"partition {self.partition}, offset {record.offset}: unreadable ({error})") from None
+                raise LogDamaged(
+                    f"partition {self.partition}, offset {record.offset}: unreadable ({error})"
+                ) from None
             rises = event["kind"] == "elected"
             if seq != self.seq + 1 or epoch != self.epoch + rises:
                 raise LogDamaged(
-                    f"partition {self.partition}, offset {record.offset}: expected seq {self.seq + 1} of epoch "
-                    f"{self.epoch + rises}, found seq {seq} of epoch {epoch}"
+                    f"partition {self.partition}, offset {record.offset}: expected seq {self.seq + 1} of "
+                    f"epoch {self.epoch + rises}, found seq {seq} of epoch {epoch}"
                 )
             self._apply(event)
 
@@ -66,7 +70,8 @@ class CounterMachine:
         self._apply(event)
         return Write(self._log, self.partition, b"", json.dumps(event).encode())
 
-    # -- leading ------------------------------------------------------------------------------------------------
+    # -- leading
+    # ------------------------------------------------------------------------------------------------
 
     def lead(self, term: Term, now: int) -> Sequence[Write]:
         return [self._event(now, -1, "elected", node=term.node, incarnation=term.incarnation)]

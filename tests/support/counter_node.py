@@ -1,7 +1,7 @@
 """One counter host as a process of its own, to be frozen and killed. It tells its roles on standard output.
 
-``python -m tests.support.counter_node '{"kafka": …, "zookeeper": …, "cluster": …, "node": …, "freeze_at": …}'``. With
-``freeze_at`` it stops itself (SIGSTOP) the first time its leader comes to that point.
+``python -m tests.support.counter_node '{"kafka": …, "zookeeper": …, "cluster": …, "node": …, "freeze_at":
+…}'``. With ``freeze_at`` it stops itself (SIGSTOP) the first time its leader comes to that point.
 """
 
 from __future__ import annotations
@@ -46,7 +46,12 @@ def main() -> None:
             os.kill(os.getpid(), signal.SIGSTOP)
 
     armed = threading.Event()
-    signal.signal(signal.SIGUSR1, lambda *_: armed.set())
+
+    def arm(*_: object) -> None:
+        armed.set()
+        tell(armed=True)
+
+    signal.signal(signal.SIGUSR1, arm)
     settings = HostSettings(address="", partitions=1, checkpoint=checkpoint, **given)
     host = PartitionHost(settings, lambda number: CounterMachine(number, settings.cluster), Tells())
     host.start(30)

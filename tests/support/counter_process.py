@@ -56,4 +56,6 @@ class CounterProcess:
         return [entry[name] for entry in list(self.told) if name in entry]
 
     def wait_role(self, role: str) -> None:
-        wait_until(lambda: self.roles()[-1:] == [role], f"the process is {role}: {self.told[-5:]}", timeout_s=40)
+        wait_until(
+            lambda: self.roles()[-1:] == [role], f"the process is {role}: {self.told[-5:]}", timeout_s=40
+        )

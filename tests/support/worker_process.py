@@ -57,7 +57,7 @@ def spawn(orders: Orders) -> subprocess.Popen[bytes]:
 
 def effects(client: redis.Redis, cluster: str, key: str) -> int:
     """How often the effect of a job has happened."""
-    return int(client.get(f"effects:{cluster}:{key}") or 0)  # type: ignore[arg-type]
+    return int(client.get(f"effects:{cluster}:{key}") or 0)
 
 
 def perform(client: redis.Redis, cluster: str, key: str) -> None:

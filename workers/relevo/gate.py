@@ -130,9 +130,9 @@ class Gate:
         """The engine has answered whether the item may run."""
         self._inbox.put(partial(self._decided, item, may_run))
 
-    def superseded(self, item: Item) -> None:
-        """The engine has moved on from this attempt: its messages are of no more use."""
-        self._inbox.put(partial(self._tracker.finish, item.entries))
+    def superseded(self, item: Item, attempt: int) -> None:
+        """The engine has moved on from this attempt: messages up to it are of no more use."""
+        self._inbox.put(partial(self._superseded, item, attempt))
 
     def stop(self) -> None:
         """Start nothing more; end when nothing is under way any more."""
@@ -307,6 +307,10 @@ class Gate:
         if may_run:
             self._run_mine([item], time.monotonic())
             return
+        if item.attempt != item.reported:
+            # A later attempt came while we asked about this one.
+            self._waiting.appendleft(item)
+            return
         self._stats.add("stale_dropped")
         self._claims.give_back([item])
         self._tracker.finish(item.entries)
@@ -384,6 +388,10 @@ class Gate:
         if item.tries in (1, 10, 100):
             _log.warning("the outcome of job %r is not acknowledged (%s): sent again", item.key, error.str())
         self._later.put(item, time.monotonic() + backoff_s(item.tries))
+
+    def _superseded(self, item: Item, attempt: int) -> None:
+        if item.attempt <= attempt:
+            self._tracker.finish(item.entries)
 
     def _forget(self, item: Item) -> None:
         if self._by_key.get(item.key) is item:

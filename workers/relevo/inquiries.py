@@ -89,6 +89,7 @@ class _Inquiry:
         """Follow all, then send."""
         for item, _ in self.attempts:
             item.watch = _Asked(self, item.key)
+            item.reported = item.attempt
             following = follower.follow(item.key, self._heard, lambda error: None, partition=item.partition)
             following.add_done_callback(partial(self._followed, item.key, send))
 

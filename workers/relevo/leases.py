@@ -63,7 +63,7 @@ class LeaseKeeper:
         claim_s: Callable[[int], float],
         timeout: float | None,
         follower: Follower | None,
-        superseded: Callable[[Item], None],
+        superseded: Callable[[Item, int], None],
         stats: WorkerStats,
     ) -> None:
         self._commands = commands
@@ -139,10 +139,12 @@ class LeaseKeeper:
                 self._stats.add("extended", len(some))
 
     def _send(self, partition: int, items: Sequence[Item], value: bytes) -> bool:
+        attempts = [(item, item.attempt) for item in items]
+
         def sent(error: KafkaError | None, message: Message) -> None:
             offset = message.offset()
             if error is None and offset is not None and self._watcher is not None:
-                self._watcher.sent(items, partition, offset)
+                self._watcher.sent(attempts, partition, offset)
 
         return self._sender.try_send(self._commands, items[0].key.encode(), value, sent, partition)
 

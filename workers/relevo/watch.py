@@ -17,13 +17,16 @@ from relevo.results import finish_of
 from relevo_schemas.events import CommandRejected, JobTimedOut
 from relevo_schemas.records import Event
 
+EVERY: Final = 2**31
+"""An attempt no later than which all are."""
 V = TypeVar("V")
 _log: Final = logging.getLogger("relevo.worker")
 
 REMEMBERED_MAX: Final = 10_000
 """Renewals, and refusals that came before we knew our own offset; more than are ever under way."""
 
-Superseded = Callable[[Item], None]
+Attempt = tuple[Item, int]
+Superseded = Callable[[Item, int], None]
 
 
 class LossWatch:
@@ -43,7 +46,7 @@ class LossWatch:
         self._lost = lost
         self._superseded = superseded
         self._lock = threading.Lock()
-        self._renewals: OrderedDict[tuple[int, int], dict[str, Item]] = OrderedDict()
+        self._renewals: OrderedDict[tuple[int, int], dict[str, Attempt]] = OrderedDict()
         self._refusals: OrderedDict[tuple[int, int], dict[str, str]] = OrderedDict()
 
     def watch(self, item: Item) -> None:
@@ -57,14 +60,14 @@ class LossWatch:
         )
         following.add_done_callback(watch.attached)
 
-    def sent(self, items: Sequence[Item], partition: int, offset: int) -> None:
-        """A renewal for ``items`` stands at ``offset`` of commands ``partition``."""
+    def sent(self, attempts: Sequence[Attempt], partition: int, offset: int) -> None:
+        """A renewal for ``attempts`` stands at ``offset`` of commands ``partition``."""
         with self._lock:
             refused = self._refusals.pop((partition, offset), {})
-            _remember(self._renewals, (partition, offset), {item.key: item for item in items})
-        for item in items:
+            _remember(self._renewals, (partition, offset), {each[0].key: each for each in attempts})
+        for item, attempt in attempts:
             if item.key in refused:
-                self._supersede(item, f"the engine refuses to renew its lease: {refused[item.key]}")
+                self._not_renewed(item, attempt, refused[item.key])
 
     def _heard(self, item: Item, event: Event) -> None:
         """From the follower's thread."""
@@ -72,9 +75,9 @@ class LossWatch:
             return
         ending = finish_of(event)
         if ending is not None:
-            self._supersede(item, f"the job is {ending.state} already")
+            self._supersede(item, EVERY, f"the job is {ending.state} already")
         elif isinstance(event, JobTimedOut) and event.attempt >= item.attempt:
-            self._supersede(item, "its lease ran out, and another attempt follows")
+            self._supersede(item, event.attempt, "its lease ran out, and another attempt follows")
         elif isinstance(event, CommandRejected) and event.reason in SUPERSEDED:
             self._refused(item, event)
 
@@ -88,13 +91,18 @@ class LossWatch:
                 # Another worker's, or ours and its delivery report is still on the way.
                 _remember(self._refusals, place, {event.key: event.reason}, merge=True)
                 return
-        if ours.get(event.key) is item:
-            self._supersede(item, f"the engine refuses to renew its lease: {event.reason}")
+        found = ours.get(event.key)
+        if found is not None and found[0] is item:
+            self._not_renewed(item, found[1], event.reason)
 
-    def _supersede(self, item: Item, reason: str) -> None:
+    def _not_renewed(self, item: Item, attempt: int, reason: str) -> None:
+        if item.attempt <= attempt:
+            self._supersede(item, attempt, f"the engine refuses to renew its lease: {reason}")
+
+    def _supersede(self, item: Item, attempt: int, reason: str) -> None:
         if item.running:
             self._lost(item, reason)
-            self._superseded(item)
+            self._superseded(item, attempt)
 
     def _failed(self, item: Item, error: RelevoError) -> None:
         _log.info("job %r is not watched any more: %s", item.key, error)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -16,6 +14,7 @@ from typing import Any, Self
 from relevo_engine.errors import EngineError
 from relevo_engine.local.brokers import LocalBrokers
 from relevo_engine.local.errors import LocalError
+from relevo_engine.local.home import Home, open_home
 from relevo_engine.local.node import LocalNode
 from relevo_engine.local.ports import free_ports
 from relevo_engine.local.server import READY_TIMEOUT_S
@@ -75,13 +74,13 @@ class LocalCluster:
         self._kafka_options = dict(kafka_options or {})
         self._kafka = kafka
         self._zookeeper = zookeeper
-        self._home = Path(home) if home is not None else None
-        self._temporary: Path | None = None
+        self._path = Path(home) if home is not None else None
+        self._home: Home | None = None
         self._report = report
         self.brokers = LocalBrokers(
             0 if kafka else brokers,
             0 if zookeeper else zookeepers,
-            self._home / "brokers" if self._home is not None and not (kafka and zookeeper) else None,
+            self._path / "brokers" if self._path is not None and not (kafka and zookeeper) else None,
             for_tests=for_tests,
             report=report,
         )
@@ -114,10 +113,9 @@ class LocalCluster:
         Raises:
             LocalError: The cluster was not started.
         """
-        folder = self._home or self._temporary
-        if folder is None:
+        if self._home is None:
             raise LocalError("the cluster was not started")
-        return folder
+        return self._home.path
 
     def start(self, *, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Starts everything and waits until every partition has a leader that works.
@@ -126,17 +124,16 @@ class LocalCluster:
             LocalError: A server or node did not start; the message has the end of its log.
             EngineError: Kafka or ZooKeeper, where they run already, can't be used.
         """
-        if self.nodes:
+        if self._home is not None:
             raise LocalError("the cluster was started already")
+        self._home = open_home(self._path / "nodes" if self._path is not None else None)
         try:
-            if self._home is None:
-                self._temporary = Path(tempfile.mkdtemp(prefix="relevo-nodes-"))
             if not (self._kafka and self._zookeeper):
                 self._report("starting " + self._what_starts())
                 self.brokers.start()
             self._make_topics()
             self._report(f"starting {self._node_count} node(s)")
-            self.nodes = self._prepare_nodes()
+            self.nodes = self._prepare_nodes(self._home)
             for node in self.nodes:
                 node.spawn()
             self.await_ready(timeout_s=timeout_s)
@@ -153,9 +150,9 @@ class LocalCluster:
         finally:
             self.nodes = []
             self.brokers.stop()
-            if self._temporary is not None:
-                shutil.rmtree(self._temporary, ignore_errors=True)
-                self._temporary = None
+            if self._home is not None:
+                self._home.close()
+                self._home = None
 
     def node(self, node_id: str) -> LocalNode:
         """The node of this name.
@@ -243,7 +240,7 @@ class LocalCluster:
         if made:
             self._report("made " + ", ".join(made))
 
-    def _prepare_nodes(self) -> list[LocalNode]:
+    def _prepare_nodes(self, home: Home) -> list[LocalNode]:
         common: dict[str, Any] = {
             "cluster": self.name,
             "partitions": self.partitions,
@@ -256,6 +253,6 @@ class LocalCluster:
             common["kafka_options"] = self._kafka_options
         ports = free_ports(self._node_count)
         return [
-            LocalNode(f"node-{number}", number, self.folder / f"node-{number}", port, common)
+            LocalNode(f"node-{number}", number, home.path / f"node-{number}", port, common, (home.lock_fd,))
             for number, port in enumerate(ports, start=1)
         ]

@@ -28,10 +28,17 @@ class LocalNode:
         folder: For its settings and its log.
         port: Of its HTTP API, on loopback.
         settings: What stands in its settings file, by name.
+        inherit_fds: See `Server`.
     """
 
     def __init__(
-        self, node_id: str, number: int, folder: Path, port: int, settings: Mapping[str, Any]
+        self,
+        node_id: str,
+        number: int,
+        folder: Path,
+        port: int,
+        settings: Mapping[str, Any],
+        inherit_fds: tuple[int, ...] = (),
     ) -> None:
         self.node_id = node_id
         self.api = ApiClient(f"{LOOPBACK}:{port}", timeout_s=_LIVE_S)
@@ -39,7 +46,8 @@ class LocalNode:
         config = folder / "node.toml"
         write_settings(config, {**settings, "node_id": node_id, "api_host": LOOPBACK, "api_port": port})
         command = (sys.executable, "-m", "relevo_engine", str(config))
-        self._server = Server(ServerSpec(node_id, number, command, folder, port, self.api.ready))
+        spec = ServerSpec(node_id, number, command, folder, port, self.api.ready)
+        self._server = Server(spec, inherit_fds)
 
     @property
     def address(self) -> str:

@@ -188,7 +188,7 @@ def snapshot(state: State) -> dict[str, dict[str, Any]]:
 
 
 def check_consistent(machine: JobMachine, *, leading: bool = True) -> None:
-    """What must hold of any state: no open job is forgotten, and what follows from the jobs agrees with them."""
+    """What must hold of any state: no open job is forgotten, and what is derived agrees with the jobs."""
     state, rules = machine.state, machine.rules
     counts = {name: dict.fromkeys(JobState, 0) for name in state.lanes}
     for key, job in state.jobs.items():

@@ -85,7 +85,7 @@ def test_run_at_ahead_waits_and_run_at_past_does_not() -> None:
     p = Partition(rules())
     p.create("later", run_at=START + 5_000)
     p.create("past", run_at=START - 5_000)
-    p.create("now", run_at=START)
+    assert [type(event) for event in p.create("now", run_at=START)] == [ev.JobCreated, ev.JobActivated]
     assert [p.where(key) for key in ("later", "past", "now")] == [
         JobState.SCHEDULED,
         JobState.ACTIVE,

@@ -58,6 +58,15 @@ def test_a_priority_that_is_changed_counts_at_once() -> None:
     assert drain(p) == ["c", "b", "a"]
 
 
+def test_a_priority_that_is_changed_back_costs_no_place() -> None:
+    p = waiting()
+    p.create("a")
+    p.create("b")
+    p.send(cmd.UpdateJob("a", 5, None))
+    p.send(cmd.UpdateJob("a", 0, None))
+    assert drain(p) == ["a", "b"]
+
+
 def test_the_window_bounds_what_is_outstanding() -> None:
     p = Partition(rules(window=3))
     for n in range(10):

@@ -16,8 +16,9 @@ from relevo_partitions.observer import Observer
 from relevo_partitions.outcomes import Aborted, Committed, Fenced, Outcome, Unclear
 from relevo_partitions.ports import Verdict
 from relevo_partitions.roles import Role, RoleKeeper
+from relevo_partitions.settings import TermSettings
 from relevo_partitions.statemachine import Incoming, LogDamaged, Term, Write
-from relevo_partitions.term import Leadership, TermSettings
+from relevo_partitions.term import Leadership
 from tests.support.counter_machine import CounterMachine
 from tests.support.waiting import wait_until
 

@@ -66,7 +66,12 @@ def test_kafka_away_in_replay_ends_it() -> None:
     reader.check = away  # type: ignore[method-assign]
     with pytest.raises(KafkaUnavailable):
         replay_to_barrier(
-            CounterMachine(0, "c"), reader, "none", cancelled=lambda: False, stall_s=0.01, stalled=lambda _: None
+            CounterMachine(0, "c"),
+            reader,
+            "none",
+            cancelled=lambda: False,
+            stall_s=0.01,
+            stalled=lambda _: None,
         )
 
 

@@ -12,8 +12,8 @@ from relevo_partitions.endings import Ending
 from relevo_partitions.errors import NotLeader, TooManyReads
 from relevo_partitions.ports import Verdict
 from relevo_partitions.roles import Role
+from relevo_partitions.settings import TermSettings
 from relevo_partitions.statemachine import Incoming, Term, Write
-from relevo_partitions.term import TermSettings
 from tests.support.counter_machine import CounterMachine
 from tests.support.waiting import wait_until
 from tests.unit.partitions.fakes import (
@@ -40,7 +40,8 @@ def test_a_term_goes_through_its_steps_in_order(kafka: FakeKafka) -> None:
     running.term.end(Ending.STOPPED, "")
     assert running.over().ending is Ending.STOPPED
     assert running.path == [
-        Role.STANDBY, Role.FENCING, Role.VERIFYING, Role.REPLAYING, Role.ANNOUNCING, Role.LEADING, Role.ENDING,
+        Role.STANDBY, Role.FENCING, Role.VERIFYING, Role.REPLAYING, Role.ANNOUNCING, Role.LEADING,
+        Role.ENDING,
     ]  # fmt: skip
 
 
@@ -59,7 +60,7 @@ def test_a_new_term_has_the_next_epoch_and_goes_on_where_the_log_says(kafka: Fak
 
 @pytest.mark.parametrize("fault", [unclear_but_committed, unclear_and_lost])
 def test_an_unknown_outcome_is_learnt_from_the_log(kafka: FakeKafka, fault: Fault) -> None:
-    """A commit's answer is lost: taken for "no" it would be written twice, taken for "yes" it might be missing."""
+    """A lost answer taken for "no" means writing twice; taken for "yes", maybe not at all."""
     kafka.faults.append(fault)
     running = Running(kafka).wait_leading()
     kafka.send(id="a", add=7)
@@ -96,7 +97,7 @@ def test_a_lone_leader_that_is_fenced_goes_on_when_zookeeper_confirms_it(kafka: 
 def test_a_fenced_leader_without_confirmation_never_fences_back(
     kafka: FakeKafka, verdict: Verdict, ending: Ending
 ) -> None:
-    """A leader cut off from ZooKeeper hears of its end from Kafka only; fencing back would hurt its successor."""
+    """Cut off from ZooKeeper it hears of its end from Kafka only, and must leave its successor alone."""
     kafka.faults.append(fenced_from_outside)
     running = Running(kafka, FakeSeat([Verdict.OURS, verdict])).wait_leading()
     kafka.send(id="a", add=7)
@@ -178,7 +179,7 @@ def test_no_read_is_answered_from_a_term_that_was_shut_out(kafka: FakeKafka) -> 
 
 
 def test_a_read_waits_for_a_commit_that_began_after_it(kafka: FakeKafka) -> None:
-    """A commit that was under way when the read arrived proves nothing: a successor may have written since."""
+    """A commit under way when the read arrived proves nothing: a successor may have written since."""
     running = Running(kafka).wait_leading()
     kafka.may_commit.clear()
     kafka.committing.clear()

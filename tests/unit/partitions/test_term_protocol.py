@@ -1,8 +1,9 @@
 """The rules of a term, checked over every interleaving of two nodes on a model of Kafka.
 
-ZooKeeper isn't in the model: any node may try to lead at any moment, so nothing here rests on it. A commit is sent, takes
-effect or is refused, and is heard of, in separate steps; a node may give up waiting at any of them, and what it gave up on
-may still take effect later. Each variant plants a mistake that the check has to find.
+ZooKeeper isn't in the model: any node may try to lead at any moment, so nothing here rests on it. A commit is
+sent, takes effect or is refused, and is heard of, in separate steps; a node may give up waiting at any of
+them, and what it gave up on may still take effect later. Each variant plants a mistake that the check has to
+find.
 """
 
 from __future__ import annotations
@@ -125,7 +126,9 @@ def send(node: Node, rec: Rec) -> Node:
 
 
 def stale(seq: int, arrived: int) -> str:
-    return "" if seq >= arrived else f"a read saw {seq} events where {arrived} stood in the log when it arrived"
+    return (
+        "" if seq >= arrived else f"a read saw {seq} events where {arrived} stood in the log when it arrived"
+    )
 
 
 def fates_of(world: World, node: Node, variant: Variant, now: object) -> Iterator[World]:

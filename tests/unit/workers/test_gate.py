@@ -341,7 +341,7 @@ def test_an_attempt_the_engine_has_given_up_stops_holding_the_commit() -> None:
     world = World()
     world.arrive(activation_bytes("hangs"), activation_bytes("b"))
     hanging = next(item for item in world.runner.running if item.key == "hangs")
-    world.gate.superseded(hanging)
+    world.gate.superseded(hanging, 1)
     world.turn()
     assert world.committable() == {0: 1}
 
@@ -399,11 +399,40 @@ def test_what_the_engine_has_moved_on_from_is_dropped_unstarted() -> None:
     world = World()
     engine = doubtful(world)
     world.arrive(activation_bytes("a"))
+    engine.asked[0].reported = 1
     world.gate.decided(engine.asked[0], False)
     world.turn()
     assert world.runner.started == []
     assert world.store.calls[-1] == ("release", ["c:dedup:a"])
     assert (world.committable(), world.stats.stale_dropped) == ({0: 1}, 1)
+
+
+def test_a_later_attempt_is_not_dropped_with_the_one_before() -> None:
+    """It came while the engine was asked about the earlier one, and nobody else will get it."""
+    world = World()
+    engine = doubtful(world)
+    world.arrive(activation_bytes("a"))
+    engine.asked[0].reported = 1
+    world.arrive(activation_bytes("a", attempt=2))
+    world.gate.decided(engine.asked[0], False)
+    world.turn()
+    engine.asked[1].reported = 2
+    world.gate.decided(engine.asked[1], True)
+    world.turn()
+    assert world.runner.started == ["a"]
+    world.end(Completed(b""))
+    world.acknowledge()
+    assert world.sender.sent == [CompleteJob("a", 2, b"")]
+    assert world.committable() == {0: 2}
+
+
+def test_messages_of_a_later_attempt_stay_when_an_earlier_one_is_given_up() -> None:
+    world = World()
+    world.arrive(activation_bytes("a"))
+    world.arrive(activation_bytes("a", attempt=2), slot=1)
+    world.gate.superseded(world.runner.running[0], 1)
+    world.turn()
+    assert world.committable() == {}
 
 
 def test_without_an_answer_it_is_run_all_the_same() -> None:

@@ -36,7 +36,7 @@ class World:
             claim_s=lambda lease: (lease_ms or lease) / 1_000,
             timeout=timeout,
             follower=None,
-            superseded=lambda item: None,
+            superseded=lambda item, attempt: None,
             stats=self.stats,
         )
 

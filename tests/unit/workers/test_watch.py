@@ -33,11 +33,11 @@ class World:
     def __init__(self) -> None:
         self.follower = FakeFollower()
         self.lost: list[tuple[str, str]] = []
-        self.superseded: list[str] = []
+        self.superseded: list[tuple[str, int]] = []
         self.watch = LossWatch(
             cast("Follower", self.follower),
             lambda item, reason: self.lost.append((item.key, reason)),
-            lambda item: self.superseded.append(item.key),
+            lambda item, attempt: self.superseded.append((item.key, attempt)),
         )
 
     def run(self, key: str, attempt: int = 1) -> Item:
@@ -72,7 +72,7 @@ def test_the_end_of_a_job_elsewhere_reaches_the_handler(event: Event, says: str)
     world.hear("k", event)
     assert len(world.lost) == 1
     assert says in world.lost[0][1]
-    assert world.superseded == ["k"]
+    assert [key for key, attempt in world.superseded if attempt >= 2] == ["k"]
 
 
 def test_the_time_out_of_an_earlier_attempt_is_not_ours() -> None:
@@ -91,16 +91,26 @@ def test_a_refused_renewal_is_ours_by_its_offset(refused_first: bool) -> None:
     if refused_first:
         world.hear("k", refusal(5))
         assert world.lost == []
-    world.watch.sent([item], 0, 5)
+    world.watch.sent([(item, 1)], 0, 5)
     if not refused_first:
         world.hear("k", refusal(5))
     assert [key for key, _ in world.lost] == ["k"]
 
 
+def test_a_refusal_of_an_earlier_attempt_says_nothing_of_the_one_that_follows() -> None:
+    """The next attempt was handed to the same worker, which runs the job already."""
+    world = World()
+    item = world.run("k")
+    world.watch.sent([(item, 1)], 0, 5)
+    item.attempt = 2
+    world.hear("k", refusal(5))
+    assert world.lost == []
+
+
 def test_the_refusal_of_another_workers_renewal_is_not_ours() -> None:
     world = World()
     item = world.run("k")
-    world.watch.sent([item], 0, 5)
+    world.watch.sent([(item, 1)], 0, 5)
     world.hear("k", refusal(4))
     world.hear("k", refusal(5, command="FailJob"))
     world.hear("k", refusal(5, reason="INVALID"))

@@ -6,15 +6,10 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from rich.console import Group
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
-
-from relevo_engine.api.client import ApiClient
-from relevo_engine.errors import EngineError
-
 if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.table import Table
+
     from relevo.cli.dev import StopSignal
     from relevo_engine.local.cluster import LocalCluster
 
@@ -47,6 +42,8 @@ def watch_live(cluster: LocalCluster, stopping: StopSignal) -> None:
     Raises:
         LocalError: Kafka or ZooKeeper ended.
     """
+    from rich.live import Live
+
     rates = Rates()
     with Live(auto_refresh=False, transient=False) as live:
         while True:
@@ -58,6 +55,9 @@ def watch_live(cluster: LocalCluster, stopping: StopSignal) -> None:
 
 def render(cluster: LocalCluster, rates: Rates) -> Group:
     """Nodes above, partitions below."""
+    from rich.console import Group
+    from rich.text import Text
+
     answer = _ask(cluster)
     rows = answer["partitions"] if answer else []
     leaders = [row["leader"] for row in rows if "error" not in row]
@@ -67,6 +67,9 @@ def render(cluster: LocalCluster, rates: Rates) -> Group:
 
 
 def _ask(cluster: LocalCluster) -> dict[str, Any] | None:
+    from relevo_engine.api.client import ApiClient
+    from relevo_engine.errors import EngineError
+
     for node in cluster.nodes:
         if node.running:
             try:
@@ -78,6 +81,8 @@ def _ask(cluster: LocalCluster) -> dict[str, Any] | None:
 
 
 def _node_table(cluster: LocalCluster, leaders: list[str]) -> Table:
+    from rich.table import Table
+
     table = Table("node", "process", "API", "leads", title=f"cluster {cluster.name}", title_justify="left")
     for node in cluster.nodes:
         process = f"{node.pid}" if node.running else "[red]ended[/red]"
@@ -87,6 +92,8 @@ def _node_table(cluster: LocalCluster, leaders: list[str]) -> Table:
 
 
 def _partition_table(rows: list[dict[str, Any]], rates: Rates) -> Table:
+    from rich.table import Table
+
     table = Table(
         "partition", "leader", "epoch", "lag", *map(str.lower, (*_OPEN, *_FINISHED)), "commands/s", "done/s"
     )

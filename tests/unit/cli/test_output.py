@@ -1,0 +1,89 @@
+"""What commands print, and what they read from flags."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import click
+import pytest
+
+from relevo.cli.output import as_json, parse_kafka_options, parse_time, scrub, show_time, table
+
+NOW_MS = 1_700_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("+90s", NOW_MS + 90_000),
+        ("-15m", NOW_MS - 900_000),
+        ("+1.5h", NOW_MS + 5_400_000),
+        ("+2d", NOW_MS + 172_800_000),
+        ("+5ms", NOW_MS + 5),
+        ("1700000000123", 1_700_000_000_123),
+        ("2030-01-31T09:00:00Z", int(datetime(2030, 1, 31, 9, tzinfo=UTC).timestamp() * 1000)),
+        ("2030-01-31T09:00:00+02:00", int(datetime(2030, 1, 31, 7, tzinfo=UTC).timestamp() * 1000)),
+    ],
+)
+def test_times_are_understood(text: str, at: int) -> None:
+    assert parse_time(text, now_ms=NOW_MS) == at
+
+
+@pytest.mark.parametrize("text", ["", "soon", "+5", "15m", "2030-13-01"])
+def test_what_is_no_time_is_told(text: str) -> None:
+    with pytest.raises(ValueError, match="is no time"):
+        parse_time(text, now_ms=NOW_MS)
+
+
+def test_times_are_shown_in_utc() -> None:
+    assert show_time(1_700_000_000_123) == "2023-11-14T22:13:20.123Z"
+    assert show_time(0) == "-"
+
+
+def test_tables_line_up_with_numbers_to_the_right() -> None:
+    assert table(("NAME", "COUNT"), [("a", 1), ("long name", 1_000)]) == (
+        "NAME       COUNT\na              1\nlong name   1000"
+    )
+    assert table(("NAME",), []) == "NAME"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "redis://user:hunter2@host:6379/0",
+        "sasl.password=hunter2",
+        "ssl.key.password: 'hunter2'",
+        '"sasl.password": "hunter2"',
+        "token=hunter2&x=1",
+    ],
+)
+def test_secrets_are_taken_out(text: str) -> None:
+    assert "hunter2" not in scrub(text)
+
+
+def test_kafka_options_come_from_the_environment_and_from_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELEVO_KAFKA_OPTIONS", '{"sasl.mechanism": "PLAIN", "linger.ms": 5}')
+    assert parse_kafka_options(["linger.ms=7", "x=a=b"]) == {
+        "sasl.mechanism": "PLAIN",
+        "linger.ms": "7",
+        "x": "a=b",
+    }
+
+
+@pytest.mark.parametrize("environment", ["{", "[]", "3"])
+def test_kafka_options_that_are_no_object_are_told_without_what_stands_in_them(
+    monkeypatch: pytest.MonkeyPatch, environment: str
+) -> None:
+    monkeypatch.setenv("RELEVO_KAFKA_OPTIONS", environment)
+    with pytest.raises(click.BadParameter):
+        parse_kafka_options([])
+
+
+def test_a_kafka_option_without_value_is_told_without_repeating_it() -> None:
+    with pytest.raises(click.BadParameter) as caught:
+        parse_kafka_options(["hunter2"])
+    assert "hunter2" not in caught.value.message
+
+
+def test_bytes_that_are_json_are_shown_as_json() -> None:
+    assert as_json({"a": b'{"x":1}', "b": b"\xff"}) == '{"a":{"x":1},"b":"�"}'
