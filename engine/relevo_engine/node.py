@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -175,7 +176,7 @@ class Node:
         settings = self.settings
         return HostSettings(
             node=settings.node_id,
-            address=settings.api_advertise or self.address,
+            address=self._advertised(),
             kafka=settings.kafka,
             zookeeper=settings.zookeeper,
             partitions=settings.partitions,
@@ -185,6 +186,13 @@ class Node:
             session_timeout_s=settings.session_timeout_s,
             settle_s=settings.settle_s,
         )
+
+    def _advertised(self) -> str:
+        """Where other nodes find the API; an address that stands for all of this host's is no use to them."""
+        if self.settings.api_advertise:
+            return self.settings.api_advertise
+        host, _, port = self.address.rpartition(":")
+        return f"{socket.gethostname()}:{port}" if host in ("0.0.0.0", "::") else self.address  # noqa: S104
 
     def _make_machine(self, partition: int) -> PartitionMachine:
         settings = self.settings

@@ -25,6 +25,7 @@ from relevo_engine.topics import (
     activations_prefix,
     activations_topic,
     judge,
+    log_topic,
     own_topics,
     plan,
 )
@@ -151,15 +152,18 @@ class TopicAdmin:
         )
 
     def create_type(self, job_type: str, partitions: int) -> None:
-        """Makes the topic of a job type, if it is missing.
+        """Makes the topic of a job type, if it is missing, with as many copies as the log has.
 
         Raises:
             TopicsError: Kafka refused.
             UnreachableError: Kafka didn't answer.
         """
+        log = log_topic(self.cluster)
         with _reach(self.kafka):
-            brokers = len(self._client.list_topics(timeout=TIMEOUT_S).brokers)
-        self.create([plan(self.cluster, activations_topic(self.cluster, job_type), partitions, brokers)])
+            found = self._client.list_topics(log, timeout=TIMEOUT_S).topics[log]
+        # Not as many as there are brokers alive: one that is down now must not make the topic unsafe for ever.
+        copies = max((len(part.replicas) for part in found.partitions.values()), default=1)
+        self.create([plan(self.cluster, activations_topic(self.cluster, job_type), partitions, copies)])
 
     def check(self, partitions: int, timeout_s: float = TIMEOUT_S) -> list[Finding]:
         """What is wrong with the cluster's topics.

@@ -81,11 +81,12 @@ class PartitionReader:
         self._wanted = offset
         self._consumer.assign([TopicPartition(self._topic, self._partition, offset)])
 
-    def check(self) -> None:
-        """Ask Kafka whether it holds the next record; see `relevo_partitions.ports.Reader.check`."""
+    def check(self, offset: int) -> None:
+        """Ask Kafka whether it holds ``offset``; see `relevo_partitions.ports.Reader.check`."""
+        self._fork.check()
         low, high = self._bounds()
-        if not low <= self._wanted <= high:
-            raise LogDamaged(self._gap(low, high))
+        if not low <= offset <= high:
+            raise LogDamaged(self._gap(offset, low, high))
 
     def read(self, wait_s: float, records_max: int) -> list[Incoming]:
         """The next records; see `relevo_partitions.ports.Reader.read`."""
@@ -151,7 +152,7 @@ class PartitionReader:
         """Raise where librdkafka won't get over ``error`` by itself."""
         code = error.code()
         if code in _GONE:
-            raise LogDamaged(self._gap(*self._bounds()))
+            raise LogDamaged(self._gap(self._wanted, *self._bounds()))
         if code in _NO_TOPIC:
             raise LogDamaged(self._missing())
         if code in _REFUSED or error.fatal():
@@ -164,14 +165,14 @@ class PartitionReader:
     def _missing(self) -> str:
         return f"{self._where()} doesn't exist in Kafka at {self._connection.bootstrap}"
 
-    def _gap(self, low: int, high: int) -> str:
-        if self._wanted < low:
+    def _gap(self, offset: int, low: int, high: int) -> str:
+        if offset < low:
             return (
-                f"{self._where()}: offset {self._wanted} was due, but Kafka holds records from {low} on: "
+                f"{self._where()}: offset {offset} was due, but Kafka holds records from {low} on: "
                 "records before that were deleted"
             )
         return (
-            f"{self._where()}: offset {self._wanted} was due, but the partition ends at {high}: "
+            f"{self._where()}: offset {offset} was due, but the partition ends at {high}: "
             "it was truncated, or deleted and made anew"
         )
 

@@ -37,6 +37,9 @@ class Writer(Protocol):
         After anything but `Committed` and `Aborted` the writer must not be used again.
         """
 
+    def missing(self, topic: str, partition: int) -> str | None:
+        """Kafka's word that there is no such partition; None where it is there, or Kafka is silent."""
+
     def drop(self) -> None:
         """Let the producer go without waiting for it."""
 
@@ -44,21 +47,23 @@ class Writer(Protocol):
 class Reader(Protocol):
     """Committed records of one Kafka partition, in order and without a gap."""
 
-    def start(self, offset: int) -> None:
-        """Begin to fetch from ``offset``, in the background. Asks nobody, and can't fail."""
+    def check(self, offset: int) -> None:
+        """Ask Kafka whether it holds ``offset``, or ends just before it. Bounded.
 
-    def check(self) -> None:
-        """Ask Kafka whether it holds the next record, or ends just before it. Bounded.
-
-        A consumer that waits for more never hears that its topic was deleted.
+        Slow once the reader has been started: the answer waits behind a fetch, for up to half a second.
 
         Raises:
             LogDamaged: It doesn't: records were deleted, or the topic was, or is another.
             KafkaUnavailable: Kafka doesn't answer.
         """
 
+    def start(self, offset: int) -> None:
+        """Begin to fetch from ``offset``, in the background. Asks nobody, and can't fail."""
+
     def read(self, wait_s: float, records_max: int) -> list[Incoming]:
         """The next records; returns as soon as there is one, and empty after ``wait_s`` without.
+
+        Where the topic doesn't exist nothing ever comes.
 
         Raises:
             LogDamaged: The next record is gone, or so is the topic.
@@ -81,6 +86,10 @@ class PartitionIO(Protocol):
     @property
     def log_topic(self) -> str:
         """Name of the topic that holds the partition's log."""
+
+    @property
+    def commands_topic(self) -> str:
+        """Name of the topic that holds the partition's commands."""
 
     def fence(self, cancelled: Callable[[], bool]) -> Writer:
         """Shut out every earlier producer of this partition.

@@ -32,7 +32,7 @@ def replay_to_barrier(
 
     Args:
         machine: Gets the records; barriers are left out.
-        reader: Started where the machine stands.
+        reader: Started at 0.
         nonce: Of a barrier that is committed.
         cancelled: Asked between batches.
         stall_s: After so long without a record Kafka is asked whether it is there, and the log with it.
@@ -58,7 +58,7 @@ def replay_to_barrier(
             if end is not None:
                 return True
         elif time.monotonic() - moved_at > stall_s:
-            reader.check()
+            reader.check(0)
             stalled(
                 f"nothing to read for {stall_s:g} s although the barrier is committed: "
                 "an open transaction of another producer holds the log back"

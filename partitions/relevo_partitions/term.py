@@ -172,10 +172,11 @@ class Leadership:
         """Steps 2 to 5: fence, verify, barrier and replay, announce."""
         self._role(Role.FENCING if self._writer is None else Role.REPLAYING)
         log_reader, commands = self._open(self._io.log()), self._open(self._io.commands())
+        if self._setbacks:
+            log_reader.check(0)  # the topic may have gone: nobody would say so
         log_reader.start(0)  # fetches in the background while the fence is under way
         if self._writer is None:
             self._fence_and_verify()
-        log_reader.check()
         machine = self._make_machine(self.partition)
         with self._step("replay"):
             self._role(Role.REPLAYING)
@@ -193,9 +194,11 @@ class Leadership:
                 )
             if not done:
                 self._check()
+        self._readers.remove(log_reader)
+        log_reader.close()
         self._point("replayed")
+        commands.check(machine.position)
         commands.start(machine.position)
-        commands.check()
         with self._step("announce"):
             self._role(Role.ANNOUNCING)
             clock = LeaderClock(time.time, time.monotonic, machine.last_at)
@@ -236,17 +239,19 @@ class Leadership:
                 heard_at = now
             elif now - heard_at > settings.stall_s:
                 heard_at = now
-                self._check_commands(commands)
+                self._look_for_commands()
             if now - published_at > settings.position_every_s:
                 published_at = now
                 commands.note_position(machine.position)
 
-    def _check_commands(self, commands: Reader) -> None:
-        """Find out whether nothing was sent, or the topic is gone. Kafka away is no reason to end."""
-        try:
-            commands.check()
-        except KafkaUnavailable as problem:
-            self._observer.fault(self.partition, "kafka", str(problem))
+    def _look_for_commands(self) -> None:
+        """Find out whether nobody sent any, or the topic is gone, of which a consumer never hears."""
+        writer = self._writer
+        if writer is not None:
+            with self._watched("metadata"):
+                problem = writer.missing(self._io.commands_topic, self.partition)
+            if problem is not None:
+                raise LogDamaged(problem)
 
     def _wait_s(self, machine: StateMachine, clock: LeaderClock, wrote: bool) -> float:
         if len(self._reads):

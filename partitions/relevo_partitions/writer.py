@@ -21,6 +21,7 @@ DELIVERY_TIMEOUT_S: Final = 8.0
 the broker: its abort would fence us."""
 COMMIT_TIMEOUT_S: Final = 10.0
 ABORT_TIMEOUT_S: Final = 5.0
+METADATA_TIMEOUT_S: Final = 1.0
 QUEUE_FULL_WAIT_S: Final = 0.05
 
 _Batches = dict[tuple[str, int], list[dict[str, Any]]]
@@ -90,6 +91,20 @@ class TransactionalWriter:
                 self.drop()
             return outcome
         return Committed(len(writes), time.monotonic() - began)
+
+    def missing(self, topic: str, partition: int) -> str | None:
+        """See `relevo_partitions.ports.Writer.missing`. A producer's connection is free to answer at once."""
+        producer = self._producer
+        if producer is None:
+            return None
+        try:
+            found = producer.list_topics(topic, timeout=METADATA_TIMEOUT_S).topics[topic]
+        except (KafkaException, SystemError):
+            return None  # Kafka is silent, or the producer is dead: the next commit says which
+        no_topic = found.error is not None and found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+        if no_topic or (found.error is None and partition not in found.partitions):
+            return f"{topic} [{partition}] doesn't exist in Kafka at {self._connection.bootstrap}"
+        return None
 
     def drop(self) -> None:
         """Let the producer go, in another thread."""

@@ -1,7 +1,7 @@
 """A worker in a process of its own, which can be told to kill itself at any step of an activation.
 
-Run as ``python -m tests.support.worker_process`` with a JSON object of `Orders` as its argument. Effects are counted
-where they can't be lost: in Redis, by job key.
+Run as ``python -m tests.support.worker_process`` with a JSON object of `Orders` as its argument. Effects are
+counted where they can't be lost: in Redis, by job key.
 """
 
 from __future__ import annotations

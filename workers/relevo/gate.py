@@ -323,9 +323,7 @@ class Gate:
         if not all(allowed):
             mine = self._give_back(mine, allowed)
         for item in mine:
-            item.running = True
-            item.started_at = now
-            item.renew_at = now + self._claims.seconds(item) / 3
+            item.start(now, self._claims.seconds(item) / 3)
             self.running[item.key] = item
             if len(item.entries) > 1:
                 self._tracker.start(item.entries[1:])

@@ -65,3 +65,9 @@ class Item:
         self.timed_out = False
         self.due = 0.0
         self.watch: Any = None
+
+    def start(self, now: float, renew_in: float) -> None:
+        """Its handler starts now; lease and claim are due for renewal in so many seconds."""
+        self.running = True
+        self.started_at = now
+        self.renew_at = now + renew_in

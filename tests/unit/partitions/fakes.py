@@ -38,6 +38,7 @@ class FakeKafka:
     faults: deque[Fault] = field(default_factory=deque)
     """Each is used up by one commit of commands' events, in order."""
     fence_fails: bool = False
+    commands_gone: bool = False
     committing: threading.Event = field(default_factory=threading.Event)
     may_commit: threading.Event = field(default_factory=threading.Event)
     readers_open: int = 0
@@ -82,6 +83,9 @@ class FakeWriter:
         kafka.append(writes)
         return Committed(len(writes), 0.0)
 
+    def missing(self, topic: str, partition: int) -> str | None:
+        return "the commands are gone" if self._kafka.commands_gone else None
+
     def drop(self) -> None:
         self._dead = True
         self._kafka.writers_open -= 1
@@ -96,9 +100,9 @@ class FakeReader:
     def start(self, offset: int) -> None:
         self._next = offset
 
-    def check(self) -> None:
-        if self._next > len(self._records):
-            raise LogDamaged(f"offset {self._next} was due, but the partition ends at {len(self._records)}")
+    def check(self, offset: int) -> None:
+        if offset > len(self._records):
+            raise LogDamaged(f"offset {offset} was due, but the partition ends at {len(self._records)}")
 
     def read(self, wait_s: float, records_max: int) -> list[Incoming]:
         found = self._records[self._next : self._next + records_max]
@@ -119,6 +123,7 @@ class FakeReader:
 
 class FakeIO:
     log_topic = LOG
+    commands_topic = "c.commands"
 
     def __init__(self, kafka: FakeKafka) -> None:
         self._kafka = kafka

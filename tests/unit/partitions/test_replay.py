@@ -60,7 +60,7 @@ def test_kafka_away_in_replay_ends_it() -> None:
     kafka = FakeKafka()
     reader = FakeReader(kafka, kafka.log)
 
-    def away() -> None:
+    def away(offset: int) -> None:
         raise KafkaUnavailable("Kafka isn't reachable")
 
     reader.check = away  # type: ignore[method-assign]

@@ -147,6 +147,14 @@ def test_a_damaged_log_is_not_led(kafka: FakeKafka) -> None:
     assert kafka.events() == [{"seq": 2, "epoch": 0, "kind": "added", "at": 0, "source": 0}]
 
 
+def test_commands_that_vanish_under_an_idle_leader_are_noticed(kafka: FakeKafka) -> None:
+    """A consumer of a deleted topic waits for ever without a word."""
+    running = Running(kafka, settings=TermSettings(stall_s=0.01, idle_wait_s=0.005)).wait_leading()
+    kafka.commands_gone = True
+    over = running.over()
+    assert (over.ending, over.detail) == (Ending.LOG_DAMAGED, "the commands are gone")
+
+
 def test_kafka_away_ends_the_term_with_a_reason(kafka: FakeKafka) -> None:
     kafka.fence_fails = True
     over = Running(kafka).over()

@@ -45,7 +45,7 @@ def test_the_table_of_small_numbers() -> None:
     "kind", ["double", ["null", "long"], {"type": "map", "values": "int"}, {"type": "fixed"}]
 )
 def test_a_type_that_no_record_has_yet_is_an_error_at_start(kind: Any) -> None:
-    """Whoever adds a field of a new type hears it from the first import, not from a record that went wrong."""
+    """Whoever adds a field of a new type hears it from the first import, not from a broken record."""
     fields = [{"name": "field", "type": kind}]
     with pytest.raises(TypeError, match="no way to write"):
         compile_writer("Kind", fields, b"", takes_record=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import signal
 import sys
 import threading
@@ -65,6 +66,8 @@ def command(
     """
     from relevo_engine.local.cluster import LocalCluster
 
+    # What the node processes need: if it is missing, better told before anything starts.
+    importlib.import_module("relevo_engine.node")
     stopping = StopSignal()
     cluster = LocalCluster(
         nodes,
