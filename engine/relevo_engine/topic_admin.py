@@ -144,8 +144,8 @@ class TopicAdmin:
         missing = [name for name in names if name not in overview.topics]
         if missing and overview.brokers < BROKERS_SAFE and not allow_unsafe:
             raise TopicsError(
-                f"Kafka at {self.kafka} has {overview.brokers} broker(s), and a record is safe only on"
-                f" {BROKERS_SAFE}. Run so many, or pass --allow-unsafe-topics for a throw-away cluster."
+                f"Kafka at {self.kafka} has {overview.brokers} broker(s), and a record is safe only"
+                f" on {BROKERS_SAFE}. Run so many, or pass --allow-unsafe-topics for a throw-away cluster."
             )
         return self.create(
             [plan(self.cluster, name, partitions, overview.brokers) for name in missing], timeout_s
@@ -161,7 +161,7 @@ class TopicAdmin:
         log = log_topic(self.cluster)
         with _reach(self.kafka):
             found = self._client.list_topics(log, timeout=TIMEOUT_S).topics[log]
-        # Not as many as there are brokers alive: one that is down now must not make the topic unsafe for ever.
+        # Not as many as brokers are alive: one that is down now must not make the topic unsafe for ever.
         copies = max((len(part.replicas) for part in found.partitions.values()), default=1)
         self.create([plan(self.cluster, activations_topic(self.cluster, job_type), partitions, copies)])
 

@@ -271,9 +271,11 @@ class Supervisor:
         place = rank(post.partition, self._settings.node, {*rivals, self._settings.node})
         if not ready or leader is not None:
             post.claim_at = None
-        elif post.claim_at is None:
-            earliest = self._started_at + self._settings.settle_s
-            post.claim_at = max(now + place * self._settings.claim_step_s, earliest)
+        else:
+            # From when it was free, and anew at each look: a candidate that turned up meanwhile may rank higher.
+            free_since = post.free_since if post.free_since is not None else now
+            settled = self._started_at + self._settings.settle_s
+            post.claim_at = max(free_since, settled) + place * self._settings.claim_step_s
         others = [name for name in rivals if leader is None or name != leader.node]
         first = ready and rank(post.partition, self._settings.node, others) == 0
         post.io.pool.keep(WARM_STANDBY if first else 0)

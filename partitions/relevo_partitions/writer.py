@@ -126,7 +126,7 @@ class TransactionalWriter:
             # Reports of failed deliveries have been served when this returns; successes are not reported.
             left = producer.flush(max(0.0, deadline - time.monotonic()) + 1.0)
         except (KafkaException, SystemError) as raised:
-            error = cause_of(raised)
+            error = cause_of(raised) or _named_again(producer)
             return self._not_committed(producer, error) if error else Unclear(f"transaction: {raised}")
         if self._undelivered or left:
             return self._abort(producer, *self._blame(batches, left))
@@ -134,7 +134,7 @@ class TransactionalWriter:
             self._point("commit")
             producer.commit_transaction(COMMIT_TIMEOUT_S)
         except (KafkaException, SystemError) as raised:
-            error = cause_of(raised)
+            error = cause_of(raised) or _named_again(producer)
             return self._commit_failed(producer, error, batches) if error else Unclear(f"commit: {raised}")
         if self._undelivered:
             # The client said yes to a transaction that lacks records: only the log can be believed.
@@ -205,7 +205,7 @@ class TransactionalWriter:
             self._point("abort")
             producer.abort_transaction(ABORT_TIMEOUT_S)
         except (KafkaException, SystemError) as raised:
-            problem = cause_of(raised)
+            problem = cause_of(raised) or _named_again(producer)
             if problem is not None and problem.code() in FENCED:
                 return Fenced(self._words(problem))
             return Unclear(f"{reason}; the abort failed too: {self._words(problem or raised)}")
@@ -221,6 +221,19 @@ class TransactionalWriter:
     def _point(self, name: str) -> None:
         if self._checkpoint is not None:
             self._checkpoint(name)
+
+
+def _named_again(producer: Producer) -> KafkaError | None:
+    """A dead producer's error, which the binding may lose while it serves several callbacks at once.
+
+    Only for a producer that isn't used again: where it isn't dead after all, this may begin a transaction.
+    """
+    try:
+        producer.begin_transaction()
+    except (KafkaException, SystemError) as raised:
+        error = cause_of(raised)
+        return error if error is not None and error.fatal() else None
+    return None
 
 
 _PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})

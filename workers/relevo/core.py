@@ -18,6 +18,7 @@ from relevo.errors import (
     OutcomeUnknown,
     RelevoError,
     ResultTimeout,
+    Unreachable,
 )
 from relevo.follower import Follower, Interest
 from relevo.receipts import Receipt, encode_command
@@ -117,9 +118,13 @@ class Core:
         following = self.follower.follow(key, heard, failed, partition=partition, start=start)
         try:
             interest: Interest = yield Wait(following, deadline)
-        except BaseException:
+        except BaseException as error:
             # It may come after we have stopped waiting for it.
             following.add_done_callback(lambda late: late.result().cancel() if not late.exception() else None)
+            if isinstance(error, TimeoutError):
+                raise Unreachable(
+                    f"Kafka doesn't answer at {self.bootstrap} in time. Is it running, and is the address right?"
+                ) from error
             raise
         return interest
 

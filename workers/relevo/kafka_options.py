@@ -80,6 +80,8 @@ def merge(
 def options_for_producer(bootstrap: str, options: Mapping[str, Any], **defaults: Any) -> dict[str, Any]:
     """Settings of a producer of commands; the fixed ones keep a key's commands in order, in one partition."""
     fixed = {"enable.idempotence": True, "acks": "all", "partitioner": "murmur2"}
+    # An unknown topic is an error soon; what is on its way to a topic of ours has been there for long.
+    defaults.setdefault("topic_metadata_propagation_max_ms", 2_000)
     return merge(bootstrap, dotted(defaults), fixed, _without(options, _CONSUMER_ONLY))
 
 
