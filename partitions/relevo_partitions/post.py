@@ -62,6 +62,8 @@ class Post:
         self.token = ""
         """Of this node's last attempt to claim."""
         self.free_since: float | None = None
+        self.joined_at = 0.0
+        """When a candidate was last seen to have turned up."""
         self.claim_at: float | None = None
         self.claim: Claim | None = None
         self.leadership: Leadership | None = None
@@ -74,6 +76,9 @@ class Post:
     def saw(self, sight: Sight, now: float) -> None:
         """Take in what ZooKeeper shows."""
         before = self.sight.leader if self.sight is not None else None
+        known = self.sight.candidates if self.sight is not None else ()
+        if not set(sight.candidates) <= set(known):
+            self.joined_at = now
         if before is not None and (sight.leader is None or sight.leader.czxid != before.czxid):
             self.previous_leader = before.node
         self.sight = sight

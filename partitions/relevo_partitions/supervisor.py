@@ -7,6 +7,7 @@ leader that nobody knows.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -29,6 +30,8 @@ from relevo_partitions.settings import HostSettings
 from relevo_partitions.statemachine import MachineFactory, Term
 from relevo_partitions.term import Leadership
 from relevo_partitions.zookeeper import ZooKeeper
+
+log: Final = logging.getLogger(__name__)
 
 TICK_S: Final = 0.25
 """Longest sleep between two looks at what is due."""
@@ -138,6 +141,11 @@ class Supervisor:
                     self._tend()
                 except ZooKeeperUnavailable as problem:
                     self._observer.fault(None, "zookeeper", str(problem))
+                except Exception as error:
+                    # It acts on what it finds, so looking again is safe, and better than a node without it.
+                    log.exception("the supervisor failed; it looks again")
+                    self._observer.fault(None, "supervisor", f"{type(error).__name__}: {error}")
+                    self._stopping.wait(TICK_S)
         self._leave()
         self.started.set()
 
@@ -272,13 +280,21 @@ class Supervisor:
         if not ready or leader is not None:
             post.claim_at = None
         else:
-            # From when it was free, and anew at each look: a candidate that turned up meanwhile may rank higher.
-            free_since = post.free_since if post.free_since is not None else now
-            settled = self._started_at + self._settings.settle_s
-            post.claim_at = max(free_since, settled) + place * self._settings.claim_step_s
+            post.claim_at = self._claim_base(post, now) + place * self._settings.claim_step_s
         others = [name for name in rivals if leader is None or name != leader.node]
         first = ready and rank(post.partition, self._settings.node, others) == 0
         post.io.pool.keep(WARM_STANDBY if first else 0)
+
+    def _claim_base(self, post: Post, now: float) -> float:
+        """When the candidate ranked first may claim; about the same moment on every node.
+
+        While nodes start together that is some time after the last of them turned up: otherwise the first one
+        up would lead everything. A node that has been up for long doesn't wait for newcomers.
+        """
+        free_since = post.free_since if post.free_since is not None else now
+        settle_s = self._settings.settle_s
+        settled = max(self._started_at, min(post.joined_at, self._started_at + 4 * settle_s)) + settle_s
+        return max(free_since, settled)
 
     def _set_candidacy(self, post: Post, ready: bool, listed: bool) -> None:
         if ready:

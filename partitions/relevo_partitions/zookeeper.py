@@ -59,7 +59,7 @@ class ZooKeeper:
         self._on_watch = on_watch
         self._fork = ForkGuard("a ZooKeeper client")
         self._handler = _MarkedThreads()
-        # Several tries within a session: whoever comes back too late finds its session, and so its claims, gone.
+        # Several tries within a session: who comes back too late finds its session, and its claims, gone.
         longest = min(2.0, session_timeout_s / 6)
         retry = KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=longest, max_jitter=0.4)
         self._client: Any = KazooClient(

@@ -9,33 +9,40 @@ before `variables`, checks that `variables` ends exactly where the value ends, a
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
+from operator import attrgetter
 from typing import Any, Final, NoReturn
 
 import fastavro
 import orjson
 
 from relevo_schemas import commands, delivery, events
-from relevo_schemas.compiled import Schema, compile_reader, compile_writer
 from relevo_schemas.errors import RecordError, RecordFault
 from relevo_schemas.files import load_current, load_retired
 from relevo_schemas.job import JobSpec
-from relevo_schemas.records import Record
+from relevo_schemas.records import Command, Record
 
 MARKER: Final = b"\xc3\x01"
 HEADER_LENGTH: Final = 10
 RECORD_BYTES_MAX: Final = 1_000_000
 """Longest record in bytes: below the 1 MiB that brokers take by default, with room for what an event adds."""
 
-_UNREADABLE: Final = (ValueError, IndexError)
-_UNREADABLE_BY_FASTAVRO: Final = (
+Schema = dict[str, Any]
+# fastavro types a datum as any Avro value; ours are records, so dicts.
+_read: Final[Any] = fastavro.schemaless_reader
+_write: Final[Any] = fastavro.schemaless_writer
+_make_job: Final[Any] = JobSpec
+
+_UNREADABLE: Final = (
     ValueError, TypeError, IndexError, KeyError, EOFError, OverflowError, MemoryError, StopIteration,
     fastavro.read.SchemaResolutionError,
 )  # fmt: skip
-"""What damaged bytes make of it."""
-_UNWRITABLE: Final = (ValueError, TypeError, OverflowError, AttributeError)
-"""What values of the wrong kind make of a writer."""
+"""What damaged bytes make of fastavro."""
+_UNWRITABLE: Final = (
+    ValueError, TypeError, OverflowError, AttributeError, fastavro.validation.ValidationError,
+)  # fmt: skip
+"""What values of the wrong kind make of it."""
 
 
 def fingerprint(schema: Schema) -> bytes:
@@ -44,20 +51,28 @@ def fingerprint(schema: Schema) -> bytes:
     return bytes.fromhex(fastavro.schema.fingerprint(canonical, "CRC-64-AVRO"))
 
 
-def _fields_before(schema: Schema, name: str) -> Sequence[Schema]:
-    """The fields of ``schema`` without the last one, which must be called ``name``."""
-    fields: list[Schema]
-    *fields, last = schema["fields"]
-    if last["name"] != name:
-        raise TypeError(f"{schema['name']}: the last field must be {name!r}, not {last['name']!r}")
-    return fields
+def _head(schema: Schema, last: str, *instead: Schema) -> Any:
+    """``schema`` up to its last field, which must be called ``last``; other fields stand in its place."""
+    *fields, field = schema["fields"]
+    if field["name"] != last:
+        raise TypeError(f"{schema['name']}: the last field must be {last!r}, not {field['name']!r}")
+    return fastavro.parse_schema({"type": "record", "name": schema["name"], "fields": [*fields, *instead]})
 
 
 _JOB_SCHEMA: Final = load_current("JobSpec")
-_write_job: Final = compile_writer("JobSpec", _JOB_SCHEMA["fields"], b"", takes_record=False)
-_read_job: Final = compile_reader(
-    "JobSpec", _fields_before(_JOB_SCHEMA, "variables"), JobSpec, stops_at_variables=True
-)
+_JOB_FIELDS: Final = tuple(field["name"] for field in _JOB_SCHEMA["fields"])
+# Avro's `bytes` begin with their length, a `long`: read as one, it leaves the stream where they begin.
+_JOB_HEAD: Final = _head(_JOB_SCHEMA, "variables", {"name": "variables", "type": "long"})
+
+
+def _read_job(stream: io.BytesIO, value: bytes, start: int) -> JobSpec:
+    """The job that begins at ``start``, where ``stream`` is, and must end where ``value`` ends."""
+    *fields, length = _read(stream, _JOB_HEAD).values()
+    variables_at = stream.tell()
+    if length < 0 or variables_at + length != len(value):
+        raise ValueError(f"variables of {length} bytes where {len(value) - variables_at} follow")
+    job: JobSpec = _make_job(*fields, value[start:], variables_at - start)
+    return job
 
 
 def decode_job(body: bytes) -> JobSpec:
@@ -67,10 +82,9 @@ def decode_job(body: bytes) -> JobSpec:
         RecordError: ``body`` isn't a whole job.
     """
     try:
-        job: JobSpec = _read_job(body, 0)
+        return _read_job(io.BytesIO(body), body, 0)
     except _UNREADABLE as error:
-        raise RecordError(RecordFault.DAMAGED, f"damaged JobSpec: {error}") from error
-    return job
+        raise _damaged("JobSpec", error) from error
 
 
 def job_spec(
@@ -97,15 +111,31 @@ def job_spec(
         key, type, priority, retries, backoff_ms, backoff_max_ms, lease_ms, run_at, expires_at,
         correlation_id, headers or {}, variables,
     )  # fmt: skip
+    stream = io.BytesIO()
+    datum = dict(zip(_JOB_FIELDS, values, strict=True))
     try:
-        body = _write_job(*values)
+        fastavro.validate(datum, _JOB_SCHEMA)
+        _write(stream, _JOB_SCHEMA, datum)
     except _UNWRITABLE as error:
         raise _unwritable("JobSpec", error) from error
+    body = stream.getvalue()
     return JobSpec(*values[:-1], body=body, variables_at=len(body) - len(variables))
 
 
 def _unwritable(name: str, error: Exception) -> RecordError:
-    return RecordError(RecordFault.DAMAGED, f"{name} can't be encoded: {error}")
+    text = (
+        "; ".join(map(str, error.errors)) if isinstance(error, fastavro.validation.ValidationError) else error
+    )
+    return RecordError(RecordFault.DAMAGED, f"{name} can't be encoded: {text}")
+
+
+def _damaged(name: str, error: Exception) -> RecordError:
+    return RecordError(RecordFault.DAMAGED, f"damaged {name}: {str(error) or type(error).__name__}")
+
+
+def _too_long(name: str, value: bytes) -> NoReturn:
+    message = f"{name} has {len(value)} bytes, {RECORD_BYTES_MAX} are allowed"
+    raise RecordError(RecordFault.OVERSIZED, message)
 
 
 _ITEMS: Final[dict[type[Record], Any]] = {
@@ -117,10 +147,19 @@ for _item in _ITEMS.values():
     _item.FIELDS = tuple(_item.__slots__)
 
 
+def _getter(names: Sequence[str]) -> Callable[[Any], Iterable[Any]]:
+    """A function that gives the values of these attributes; `attrgetter` gives no tuple for one or none."""
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda record: [getattr(record, name) for name in names]
+
+
 class _Kind:
     """How one kind of record is written and read."""
 
-    __slots__ = ("carries_job", "cls", "items", "name", "prefix", "read", "schema", "write", "write_values")
+    __slots__ = (
+        "carries_job", "checked", "cls", "head", "item", "name", "names", "prefix", "schema", "values",
+    )  # fmt: skip
 
     def __init__(self, cls: type[Record], schema: Schema) -> None:
         # Called with the values of its fields in the schema's order, which no type checker can follow.
@@ -128,39 +167,62 @@ class _Kind:
         self.name = cls.__name__
         self.schema = schema
         self.prefix = MARKER + fingerprint(schema)
-        self.items = _ITEMS.get(cls)
+        self.item = _ITEMS.get(cls)
+        # fastavro writes a number of more than 32 bits as an `int`, and 1.5 as 1, unless told to look. Callers
+        # make commands; what a leader makes comes from commands whose fields it has checked.
+        self.checked = issubclass(cls, Command)
         cls.FIELDS = tuple(field["name"] for field in schema["fields"])
         self.carries_job = cls.FIELDS[-1] == "job"
-        fields = _fields_before(schema, "job") if self.carries_job else schema["fields"]
-        tail = {"tail": "r.job.body"} if self.carries_job else {}
-        self.write = compile_writer(self.name, fields, self.prefix, takes_record=True, **tail)
-        tail = {"tail": "body"} if self.carries_job else {}
-        self.write_values = compile_writer(self.name, fields, self.prefix, takes_record=False, **tail)
-        read_job = _read_job if self.carries_job else None
-        self.read = compile_reader(self.name, fields, cls, make_item=self.items, read_job=read_job)
+        self.head = _head(schema, "job") if self.carries_job else schema
+        self.names = cls.FIELDS[:-1] if self.carries_job else cls.FIELDS
+        self.values = _getter(self.names)
 
-    def make(self, datum: dict[str, Any]) -> Any:
-        """The record of a datum as fastavro gives it."""
+    def datum(self, record: Record) -> dict[str, Any]:
+        """The fields of ``record`` as fastavro wants them, without the job."""
+        datum = dict(zip(self.names, self.values(record), strict=True))
+        if self.item is not None:
+            datum["jobs"] = [{name: getattr(ref, name) for name in self.item.FIELDS} for ref in datum["jobs"]]
+        if self.checked:
+            fastavro.validate(datum, self.head)
+        return datum
+
+    def write(self, datum: dict[str, Any], tail: bytes) -> bytes:
+        """A record's bytes: the fields in ``datum``, then ``tail`` as it is."""
+        stream = io.BytesIO()
+        stream.write(self.prefix)
+        if datum:
+            _write(stream, self.head, datum)
+        stream.write(tail)
+        return stream.getvalue()
+
+    def read(self, value: bytes) -> Any:
+        """The record in ``value``, which was written with the current schema."""
+        stream = io.BytesIO(value)
+        stream.seek(HEADER_LENGTH)
+        datum = _read(stream, self.head) if self.names else {}
+        if self.carries_job:
+            return self.cls(*datum.values(), _read_job(stream, value, stream.tell()))
+        _check_end(stream, value)
+        if self.item is not None:
+            datum["jobs"] = tuple(self.item(**ref) for ref in datum["jobs"])
+        return self.cls(*datum.values())
+
+    def read_as(self, value: bytes, written: Schema) -> Any:
+        """The record in ``value``, which was written with an earlier schema."""
+        stream = io.BytesIO(value)
+        stream.seek(HEADER_LENGTH)
+        datum = _read(stream, written, self.schema)
+        _check_end(stream, value)
         if self.carries_job:
             datum["job"] = job_spec(**datum["job"])
-        if self.items is not None:
-            datum["jobs"] = tuple(self.items(**ref) for ref in datum["jobs"])
+        if self.item is not None:
+            datum["jobs"] = tuple(self.item(**ref) for ref in datum["jobs"])
         return self.cls(*datum.values())
 
 
-def _too_long(name: str, value: bytes) -> NoReturn:
-    message = f"{name} has {len(value)} bytes, {RECORD_BYTES_MAX} are allowed"
-    raise RecordError(RecordFault.OVERSIZED, message)
-
-
-def _read_as(value: bytes, written: Schema, wanted: Schema) -> dict[str, Any]:
-    """The record in ``value``, written with one schema, in the shape of another."""
-    stream = io.BytesIO(value)
-    stream.seek(HEADER_LENGTH)
-    datum: Any = fastavro.schemaless_reader(stream, written, wanted)
+def _check_end(stream: io.BytesIO, value: bytes) -> None:
     if stream.tell() != len(value):
         raise ValueError(f"{len(value) - stream.tell()} bytes follow the record")
-    return dict(datum)
 
 
 class Codec:
@@ -191,7 +253,7 @@ class Codec:
         """
         kind = self._by_class[type(record)]
         try:
-            value = kind.write(record)
+            value = kind.write(kind.datum(record), record.job.body if kind.carries_job else b"")  # type: ignore[attr-defined]
         except _UNWRITABLE as error:
             raise _unwritable(kind.name, error) from error
         return value if len(value) <= RECORD_BYTES_MAX else _too_long(kind.name, value)
@@ -204,7 +266,7 @@ class Codec:
         """
         kind = self._by_class[cls]
         try:
-            value = kind.write_values(*values, body)
+            value = kind.write(dict(zip(kind.names, values, strict=True)), body)
         except _UNWRITABLE as error:
             raise _unwritable(kind.name, error) from error
         return value if len(value) <= RECORD_BYTES_MAX else _too_long(kind.name, value)
@@ -219,9 +281,9 @@ class Codec:
         if value is None or kind is None or len(value) > RECORD_BYTES_MAX:
             return self._decode_otherwise(value)
         try:
-            record: Record = kind.read(value, HEADER_LENGTH)
+            record: Record = kind.read(value)
         except _UNREADABLE as error:
-            raise RecordError(RecordFault.DAMAGED, f"damaged {kind.name}: {error}") from error
+            raise _damaged(kind.name, error) from error
         return record
 
     def _decode_otherwise(self, value: bytes | None) -> Record:
@@ -237,12 +299,9 @@ class Codec:
             )
         schema, kind = found
         try:
-            record: Record = kind.make(_read_as(value, schema, kind.schema))
-        except _UNREADABLE_BY_FASTAVRO as error:
-            raise RecordError(
-                RecordFault.DAMAGED,
-                f"damaged {kind.name} of an earlier version: {str(error) or type(error).__name__}",
-            ) from error
+            record: Record = kind.read_as(value, schema)
+        except _UNREADABLE as error:
+            raise _damaged(f"{kind.name} of an earlier version", error) from error
         return record
 
     def kind_of(self, value: bytes | None) -> type[Record] | None:
