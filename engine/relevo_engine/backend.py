@@ -101,7 +101,12 @@ class NodeBackend:
     def _gauges(self) -> Iterator[PartitionGauges]:
         """Asks all partitions at once, then waits for what comes in time."""
         views = self._views()
-        asked = {view.partition: self.read(view.partition, _summary) for view in views if _leads(view)}
+        host = self.host
+        asked = {
+            view.partition: host.read(view.partition, _summary, proven=False)
+            for view in views
+            if host is not None and _leads(view)
+        }
         deadline = time.monotonic() + _SCRAPE_BUDGET_S
         now = time.time() * 1000
         for view in views:

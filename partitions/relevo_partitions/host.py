@@ -101,8 +101,10 @@ class PartitionHost:
         """The live nodes, as last seen."""
         return list(self._supervisor.nodes)
 
-    def read(self, partition: int, query: Query) -> Future[Any]:
+    def read(self, partition: int, query: Query, *, proven: bool = True) -> Future[Any]:
         """Run ``query`` on the partition's machine, behind a commit that begins after this call.
+
+        Not ``proven``: without such a commit, for gauges; the answer may be a former leader's.
 
         The future fails with `NotLeader` where this node doesn't lead the partition or stops to, with
         `TooManyReads` where too many wait, and with whatever ``query`` raises.
@@ -115,7 +117,7 @@ class PartitionHost:
             refused: Future[Any] = Future()
             refused.set_exception(NotLeader(partition, leader.node if leader is not None else None))
             return refused
-        return leadership.read(query)
+        return leadership.read(query, proven=proven)
 
 
 def _log_topic_failure(topic: str, reason: str) -> None:

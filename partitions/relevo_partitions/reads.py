@@ -1,4 +1,4 @@
-"""Reads of a leader's memory. Each is answered only behind a commit that began after the read arrived."""
+"""Reads of a leader's memory: behind a commit that began after the read arrived, or, for gauges, as it is."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ Query = Callable[[Any], Any]
 class PendingRead:
     """A question and where its answer goes; the first answer counts."""
 
-    __slots__ = ("_turn", "future", "query")
+    __slots__ = ("_turn", "future", "proven", "query")
 
-    def __init__(self, query: Query) -> None:
+    def __init__(self, query: Query, proven: bool = True) -> None:
         self.query = query
+        self.proven = proven
         self.future: Future[Any] = Future()
         self._turn = threading.Lock()
 
@@ -59,9 +60,9 @@ class ReadQueue:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def submit(self, query: Query) -> Future[Any]:
+    def submit(self, query: Query, *, proven: bool = True) -> Future[Any]:
         """Enqueue a read; where that can't be, the future says why."""
-        read = PendingRead(query)
+        read = PendingRead(query, proven)
         with self._lock:
             error = self._closed
             if error is None and len(self._waiting) >= self._limit:

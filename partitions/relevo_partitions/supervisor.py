@@ -132,6 +132,9 @@ class Supervisor:
             self._join_cluster()
         except PartitionsError as error:
             self.error = error
+        except Exception as error:
+            log.exception("joining the cluster failed")
+            self.error = PartitionsError(f"joining the cluster failed: {type(error).__name__}: {error}")
         else:
             self._started_at = time.monotonic()
             self.started.set()

@@ -119,9 +119,12 @@ class Leadership:
         self.end(Ending.ABANDONED, detail)
         self._reads.close(NotLeader(self.partition))
 
-    def read(self, query: Query) -> Future[Any]:
-        """Ask the leader's machine, behind the next commit that begins after now."""
-        return self._reads.submit(query)
+    def read(self, query: Query, *, proven: bool = True) -> Future[Any]:
+        """Ask the leader's machine, behind the next commit that begins after now.
+
+        Not ``proven``: as the memory is at the next turn, which may be a former leader's.
+        """
+        return self._reads.submit(query, proven=proven)
 
     def overdue(self) -> str | None:
         """Name of a Kafka call that has exceeded `TermSettings.call_limit_s`."""
@@ -267,18 +270,17 @@ class Leadership:
         reads = self._reads.take()
         try:
             writes = machine.step(batch, clock.now())
-            if reads and not writes:
+            if not writes and any(read.proven for read in reads):
                 writes = [self._barrier()[1]]  # nothing else to write: proves that nobody has fenced us
-            if not writes:
-                return False
-            self._commit(writes, len(batch))
+            if writes:
+                self._commit(writes, len(batch))
         except BaseException:
             self._reads.put_back(reads)
             raise
         self._note(machine)
         for read in reads:
             read.answer(machine)
-        return True
+        return bool(writes)
 
     # -- when something goes wrong
     # ----------------------------------------------------------------------------------

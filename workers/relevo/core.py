@@ -74,8 +74,9 @@ class Core:
     def _command(self, key: str, value: bytes, wait: WaitFor, timeout: float, kind: str) -> Steps[JobHandle]:
         deadline = time.monotonic() + timeout
         if wait == "accepted":
+            hint = self.follower.hint(key)
             receipt = yield from self._send(key, value, deadline)
-            return JobHandle(key, receipt.partition, receipt.offset, receipt.at)
+            return JobHandle(key, receipt.partition, receipt.offset, receipt.at, log_offset=hint)
         decision = Decision(key, kind)
         interest: Interest = yield from self._follow(key, decision.heard, decision.failed, deadline)
         try:

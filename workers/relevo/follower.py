@@ -107,6 +107,7 @@ class Follower:
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._partitions = 0
         self._consumer: Consumer | None = None
+        self._searcher: Consumer | None = None
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -169,6 +170,12 @@ class Follower:
         self._calls.put(partial(self._locate, partition, source, at_ms, future))
         return future
 
+    def hint(self, key: str) -> int | None:
+        """A position in the log that lies before whatever a command sent from now on causes; None: not known."""
+        with self._lock:
+            view = self._views.get(partition_of(key, self._partitions)) if self._partitions else None
+            return view.position if view is not None else None
+
     def close(self) -> None:
         """End the thread; those who still wait hear of it."""
         with self._lock:
@@ -214,8 +221,9 @@ class Follower:
             self._fail_all(LogGap(f"following the log ended: {error}"))
         finally:
             self._fail_all(Closed("the client was closed"))
-            if self._consumer is not None:
-                self._consumer.close()
+            for consumer in (self._consumer, self._searcher):
+                if consumer is not None:
+                    consumer.close()
 
     def _turn(self) -> bool:
         reading = bool(self._views)
@@ -368,12 +376,8 @@ class Follower:
 
     def _locate(self, partition: int, source: int, at_ms: int, future: Future[int]) -> None:
         try:
-            consumer = Consumer(self._config)
-            try:
-                future.set_result(search(consumer, self._topic, partition, source, at_ms))
-            finally:
-                consumer.close()
-        except RelevoError as error:
-            future.set_exception(error)
+            if self._searcher is None:
+                self._searcher = Consumer(self._config)
+            future.set_result(search(self._searcher, self._topic, partition, source, at_ms))
         except KafkaException as error:
             future.set_exception(unreachable(self._bootstrap, error))

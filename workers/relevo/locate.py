@@ -32,6 +32,7 @@ def search(consumer: Consumer, topic: str, partition: int, source: int, at_ms: i
         if found < 0 or found <= low:
             continue
         first = _first_source(consumer, topic, partition, found, high)
+        consumer.unassign()
         if first is not None and first <= source:
             return int(found)
     return int(low)

@@ -275,3 +275,13 @@ def test_time_in_the_log_never_goes_back(kafka: FakeKafka) -> None:
     times: list[Any] = [event["at"] for event in kafka.events()]
     assert times == sorted(times)
     assert times[-1] >= ahead
+
+
+def test_a_glance_writes_nothing(kafka: FakeKafka) -> None:
+    """Gauges that are scraped every few seconds must not fill the log with barriers."""
+    running = Running(kafka).wait_leading()
+    before = len(kafka.log)
+    assert running.term.read(lambda machine: machine.total, proven=False).result(10) == 0
+    assert len(kafka.log) == before
+    running.term.end(Ending.STOPPED, "")
+    running.over()
