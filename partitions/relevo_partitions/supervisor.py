@@ -12,7 +12,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from relevo_partitions.election import Claim, Election, new_token
@@ -27,6 +26,7 @@ from relevo_partitions.post import Post
 from relevo_partitions.ranking import rank
 from relevo_partitions.roles import Role, RoleKeeper
 from relevo_partitions.settings import HostSettings
+from relevo_partitions.signals import Finished, StateChanged, Touched
 from relevo_partitions.statemachine import MachineFactory, Term
 from relevo_partitions.term import Leadership
 from relevo_partitions.zookeeper import ZooKeeper
@@ -38,23 +38,6 @@ TICK_S: Final = 0.25
 COMPLAIN_FIRST_S: Final = 1.0
 COMPLAIN_EVERY_S: Final = 5.0
 """How often an absent ZooKeeper is reported while starting."""
-
-
-@dataclass(frozen=True, slots=True)
-class _State:
-    state: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Touched:
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Finished:
-    partition: int
-    leadership: Leadership
-    over: TermOver
 
 
 class Supervisor:
@@ -71,14 +54,14 @@ class Supervisor:
         self._make_machine = machine_factory
         self._observer = observer
         self._on_topic_failure = on_topic_failure
-        self._events: queue.SimpleQueue[_State | _Touched | _Finished | None] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[StateChanged | Touched | Finished | None] = queue.SimpleQueue()
         self._who = Term(settings.node, settings.incarnation)
         me = NodeInfo(settings.node, settings.address, settings.incarnation)
         self._zookeeper = ZooKeeper(
             settings.zookeeper,
             settings.session_timeout_s,
-            on_state=lambda state: self._events.put(_State(state)),
-            on_watch=lambda path: self._events.put(_Touched(path)),
+            on_state=lambda state: self._events.put(StateChanged(state)),
+            on_watch=lambda path: self._events.put(Touched(path)),
         )
         self._membership = Membership(self._zookeeper, settings.cluster, me)
         self._election = Election(self._zookeeper, self._membership.root, self._who)
@@ -191,16 +174,16 @@ class Supervisor:
         except queue.Empty:
             pass
 
-    def _take(self, event: _State | _Touched | _Finished | None) -> None:
-        if isinstance(event, _Touched):
+    def _take(self, event: StateChanged | Touched | Finished | None) -> None:
+        if isinstance(event, Touched):
             number = self._election.partition_of(event.path)
             if number is None:
                 self._nodes_dirty = True
             elif number < len(self.posts):
                 self.posts[number].dirty = True
-        elif isinstance(event, _Finished):
+        elif isinstance(event, Finished):
             self._finish(event)
-        elif isinstance(event, _State):
+        elif isinstance(event, StateChanged):
             self._observer.note("zookeeper_state", state=event.state)
             self._nodes_dirty = True
             for post in self.posts:
@@ -335,7 +318,7 @@ class Supervisor:
         )
 
         def run() -> None:
-            self._events.put(_Finished(post.partition, leadership, leadership.run()))
+            self._events.put(Finished(post.partition, leadership, leadership.run()))
 
         post.claim = claim
         post.claim_at = None
@@ -345,7 +328,7 @@ class Supervisor:
             leadership.end(Ending.STOPPED, "the host stops")
         post.thread.start()
 
-    def _finish(self, event: _Finished) -> None:
+    def _finish(self, event: Finished) -> None:
         post = self.posts[event.partition]
         if post.leadership is not event.leadership:
             return  # given up before; nobody waits for it any more

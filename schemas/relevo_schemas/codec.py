@@ -21,7 +21,7 @@ from relevo_schemas import commands, delivery, events
 from relevo_schemas.errors import RecordError, RecordFault
 from relevo_schemas.files import load_current, load_retired
 from relevo_schemas.job import JobSpec
-from relevo_schemas.records import Command, Record
+from relevo_schemas.records import Record
 
 MARKER: Final = b"\xc3\x01"
 HEADER_LENGTH: Final = 10
@@ -39,10 +39,9 @@ _UNREADABLE: Final = (
     fastavro.read.SchemaResolutionError,
 )  # fmt: skip
 """What damaged bytes make of fastavro."""
-_UNWRITABLE: Final = (
-    ValueError, TypeError, OverflowError, AttributeError, fastavro.validation.ValidationError,
-)  # fmt: skip
+_UNWRITABLE: Final = (ValueError, TypeError, OverflowError, AttributeError)
 """What values of the wrong kind make of it."""
+_INT_END: Final = 1 << 31
 
 
 def fingerprint(schema: Schema) -> bytes:
@@ -59,15 +58,31 @@ def _head(schema: Schema, last: str, *instead: Schema) -> Any:
     return fastavro.parse_schema({"type": "record", "name": schema["name"], "fields": [*fields, *instead]})
 
 
+def _int_names(schema: Schema) -> tuple[str, ...]:
+    return tuple(field["name"] for field in schema["fields"] if field["type"] in ("int", ["null", "int"]))
+
+
+def _check_ints(datum: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Hold `int` fields to 32 bits: fastavro takes longer ones, which others who read the log refuse."""
+    for name in names:
+        number = datum[name]
+        if number is None or (isinstance(number, int) and -_INT_END <= number < _INT_END):
+            continue
+        raise ValueError(f"{name} is {number!r}, not an integer of 32 bits")
+
+
 _JOB_SCHEMA: Final = load_current("JobSpec")
 _JOB_FIELDS: Final = tuple(field["name"] for field in _JOB_SCHEMA["fields"])
+_JOB_INTS: Final = _int_names(_JOB_SCHEMA)
 # Avro's `bytes` begin with their length, a `long`: read as one, it leaves the stream where they begin.
 _JOB_HEAD: Final = _head(_JOB_SCHEMA, "variables", {"name": "variables", "type": "long"})
 
 
 def _read_job(stream: io.BytesIO, value: bytes, start: int) -> JobSpec:
     """The job that begins at ``start``, where ``stream`` is, and must end where ``value`` ends."""
-    *fields, length = _read(stream, _JOB_HEAD).values()
+    head = _read(stream, _JOB_HEAD)
+    _check_ints(head, _JOB_INTS)
+    *fields, length = head.values()
     variables_at = stream.tell()
     if length < 0 or variables_at + length != len(value):
         raise ValueError(f"variables of {length} bytes where {len(value) - variables_at} follow")
@@ -114,7 +129,7 @@ def job_spec(
     stream = io.BytesIO()
     datum = dict(zip(_JOB_FIELDS, values, strict=True))
     try:
-        fastavro.validate(datum, _JOB_SCHEMA)
+        _check_ints(datum, _JOB_INTS)
         _write(stream, _JOB_SCHEMA, datum)
     except _UNWRITABLE as error:
         raise _unwritable("JobSpec", error) from error
@@ -123,10 +138,7 @@ def job_spec(
 
 
 def _unwritable(name: str, error: Exception) -> RecordError:
-    text = (
-        "; ".join(map(str, error.errors)) if isinstance(error, fastavro.validation.ValidationError) else error
-    )
-    return RecordError(RecordFault.DAMAGED, f"{name} can't be encoded: {text}")
+    return RecordError(RecordFault.DAMAGED, f"{name} can't be encoded: {error}")
 
 
 def _damaged(name: str, error: Exception) -> RecordError:
@@ -158,7 +170,8 @@ class _Kind:
     """How one kind of record is written and read."""
 
     __slots__ = (
-        "carries_job", "checked", "cls", "head", "item", "name", "names", "prefix", "schema", "values",
+        "carries_job", "cls", "head", "ints", "item", "item_ints", "item_values", "name", "names", "prefix",
+        "schema", "values",
     )  # fmt: skip
 
     def __init__(self, cls: type[Record], schema: Schema) -> None:
@@ -167,27 +180,42 @@ class _Kind:
         self.name = cls.__name__
         self.schema = schema
         self.prefix = MARKER + fingerprint(schema)
-        self.item = _ITEMS.get(cls)
-        # fastavro writes a number of more than 32 bits as an `int`, and 1.5 as 1, unless told to look. Callers
-        # make commands; what a leader makes comes from commands whose fields it has checked.
-        self.checked = issubclass(cls, Command)
         cls.FIELDS = tuple(field["name"] for field in schema["fields"])
         self.carries_job = cls.FIELDS[-1] == "job"
         self.head = _head(schema, "job") if self.carries_job else schema
         self.names = cls.FIELDS[:-1] if self.carries_job else cls.FIELDS
         self.values = _getter(self.names)
+        self.ints = _int_names(self.head)
+        self.item = _ITEMS.get(cls)
+        if self.item is not None:
+            self.item_values = _getter(self.item.FIELDS)
+            self.item_ints = _int_names(schema["fields"][-1]["type"]["items"])
 
     def datum(self, record: Record) -> dict[str, Any]:
         """The fields of ``record`` as fastavro wants them, without the job."""
-        datum = dict(zip(self.names, self.values(record), strict=True))
+        datum = dict(zip(self.names, self.values(record), strict=False))
         if self.item is not None:
-            datum["jobs"] = [{name: getattr(ref, name) for name in self.item.FIELDS} for ref in datum["jobs"]]
-        if self.checked:
-            fastavro.validate(datum, self.head)
+            names, values = self.item.FIELDS, self.item_values
+            datum["jobs"] = [dict(zip(names, values(ref), strict=False)) for ref in datum["jobs"]]
         return datum
+
+    def make(self, datum: dict[str, Any], *job: JobSpec) -> Any:
+        """The record of a datum as fastavro gives it, without the job, and the job where it carries one."""
+        self.check(datum)
+        if self.item is not None:
+            datum["jobs"] = tuple(self.item(*ref.values()) for ref in datum["jobs"])
+        return self.cls(*datum.values(), *job)
+
+    def check(self, datum: dict[str, Any]) -> None:
+        """Refuse what fastavro would let pass, in either direction."""
+        _check_ints(datum, self.ints)
+        if self.item is not None:
+            for ref in datum["jobs"]:
+                _check_ints(ref, self.item_ints)
 
     def write(self, datum: dict[str, Any], tail: bytes) -> bytes:
         """A record's bytes: the fields in ``datum``, then ``tail`` as it is."""
+        self.check(datum)
         stream = io.BytesIO()
         stream.write(self.prefix)
         if datum:
@@ -201,11 +229,9 @@ class _Kind:
         stream.seek(HEADER_LENGTH)
         datum = _read(stream, self.head) if self.names else {}
         if self.carries_job:
-            return self.cls(*datum.values(), _read_job(stream, value, stream.tell()))
+            return self.make(datum, _read_job(stream, value, stream.tell()))
         _check_end(stream, value)
-        if self.item is not None:
-            datum["jobs"] = tuple(self.item(**ref) for ref in datum["jobs"])
-        return self.cls(*datum.values())
+        return self.make(datum)
 
     def read_as(self, value: bytes, written: Schema) -> Any:
         """The record in ``value``, which was written with an earlier schema."""
@@ -213,11 +239,7 @@ class _Kind:
         stream.seek(HEADER_LENGTH)
         datum = _read(stream, written, self.schema)
         _check_end(stream, value)
-        if self.carries_job:
-            datum["job"] = job_spec(**datum["job"])
-        if self.item is not None:
-            datum["jobs"] = tuple(self.item(**ref) for ref in datum["jobs"])
-        return self.cls(*datum.values())
+        return self.make(datum, job_spec(**datum.pop("job"))) if self.carries_job else self.make(datum)
 
 
 def _check_end(stream: io.BytesIO, value: bytes) -> None:

@@ -293,7 +293,7 @@ def test_redis_gone_no_effect_without_a_claim_and_no_commit(
 
 
 def test_a_job_activated_twice_has_its_effect_once(engine: EngineThread, client: relevo.Client) -> None:
-    """The same activation again, as after a lost commit: what was done is not run, its result is sent again."""
+    """The same activation again, as after a lost commit: it is not run, its result is sent again."""
     app = relevo.WorkerApp(engine.kafka, engine.cluster)
     effects: Counter[str] = Counter()
 
@@ -402,7 +402,7 @@ def test_a_worker_without_a_broker_waits_and_stops_when_told(caplog: pytest.LogC
 
 
 def test_two_workers_share_the_work_and_hand_it_over(engine: EngineThread, client: relevo.Client) -> None:
-    """In-flight work at revoke: drained and committed, repeats only for what could not finish, none with a shared store."""
+    """In-flight work at revoke is drained and committed; what is repeated, a shared store catches."""
     store = relevo.MemoryDedupStore()
     effects: Counter[str] = Counter()
     lock = threading.Lock()

@@ -81,7 +81,7 @@ def test_a_job_that_kills_its_worker_ends_before_a_person_and_its_neighbours_end
             client.create("deadly", key="poison" if number == 5 else f"good-{number}", lease=LEASE_S)
             for number in range(12)
         ]
-        # A member with a name of its own gets its partitions back at once, without waiting for the session to end.
+        # A member with a name of its own gets its partitions back at once, not when its session has ended.
         orders = Orders(
             brokers.kafka,
             cluster_name,
@@ -109,7 +109,7 @@ def test_a_job_that_kills_its_worker_ends_before_a_person_and_its_neighbours_end
             worker.wait(30)
     assert (found[0].key, found[0].event.cause) == ("poison", "LEASES_EXHAUSTED")  # type: ignore[attr-defined]
     assert 2 <= deaths <= 8
-    # One that ran beside it when the process died may have had its effect and no mark: again once per death at most.
+    # One that ran beside it when the process died may have had its effect and no mark.
     assert all(1 <= effects(counters, cluster_name, key) <= deaths + 1 for key in good)
 
 

@@ -20,6 +20,7 @@ from relevo_partitions.statemachine import Write
 from relevo_partitions.writer import TransactionalWriter, producer_settings
 from tests.support.brokers import Brokers
 from tests.support.counter_cluster import read_all
+from tests.support.waiting import wait_until
 
 
 class Bench:
@@ -153,15 +154,21 @@ def test_a_leader_that_sleeps_longer_than_its_transaction_may_last_is_told(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The broker has aborted the transaction meanwhile; the lone producer hears that it was fenced."""
-    import time
+
+    def asleep(name: str) -> None:
+        if name == "commit":
+            foreign = Producer({"bootstrap.servers": bench.kafka})
+            foreign.produce(bench.log, b"behind it", partition=0)
+            foreign.flush(30)
+            wait_until(lambda: bench.committed(bench.log) == [b"behind it"], "the broker has aborted it")
 
     monkeypatch.setattr("relevo_partitions.writer.TRANSACTION_TIMEOUT_S", 1.0)
     monkeypatch.setattr("relevo_partitions.writer.DELIVERY_TIMEOUT_S", 0.9)
-    writer = bench.writer(lambda name: time.sleep(8) if name == "commit" else None)
+    writer = bench.writer(asleep)
     assert not isinstance(writer.commit([Write(bench.log, 0, b"", b"late")]), Committed)
     monkeypatch.undo()
     assert isinstance(bench.writer().commit([Write(bench.log, 0, b"", b"next")]), Committed)
-    assert bench.committed(bench.log) == [b"next"]
+    assert bench.committed(bench.log) == [b"behind it", b"next"]
 
 
 def test_a_delivery_report_never_raises_into_the_client(

@@ -65,7 +65,7 @@ class CounterCluster:
         self.diaries: dict[str, Diary] = {}
         self.admin = AdminClient({"bootstrap.servers": kafka})
         self.create_topics("commands", "log")
-        self._producer = Producer({"bootstrap.servers": kafka, "linger.ms": 0})
+        self._producer = Producer({"bootstrap.servers": kafka, "linger.ms": 0, "log_level": 0})
 
     def __enter__(self) -> CounterCluster:
         return self

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_STORED, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from relevo.kafka_options import guarded, options_for_consumer
+from relevo.kafka_options import guarded, membership, options_for_consumer
 from relevo.offsets import Entry, OffsetTracker, Ownership
 from relevo.stats import WorkerStats
 
@@ -72,8 +72,7 @@ class ActivationConsumer:
             bootstrap,
             options,
             {"group.id": group, "auto.offset.reset": "earliest", "on_commit": guarded(self._on_commit)},
-            partition_assignment_strategy="cooperative-sticky",
-            session_timeout_ms=6_000,
+            **membership(options),
             # A topic that is made, or gets partitions, while we run.
             topic_metadata_refresh_interval_ms=5_000,
         )
@@ -90,18 +89,14 @@ class ActivationConsumer:
         """Start the thread."""
         self.thread.start()
 
-    def stop(self) -> None:
-        """Ask the thread to drain, commit, leave the group and end."""
+    def stop(self, drain_s: float | None = None) -> None:
+        """Ask the thread to drain for so long, commit, leave the group and end."""
+        self._drain_s = self._drain_s if drain_s is None else drain_s
         self._stop.set()
-
-    def drain_for(self, seconds: float) -> None:
-        """Let started work finish for so long when the thread ends."""
-        self._drain_s = seconds
 
     def abandon(self) -> None:
         """Ask the thread to end at once: what runs is not waited for."""
-        self._drain_s = 0.0
-        self._stop.set()
+        self.stop(0.0)
 
     # The thread
 
@@ -110,12 +105,7 @@ class ActivationConsumer:
             self._consumer = Consumer(self._config)
             try:
                 self._await_topic()
-                self._consumer.subscribe(
-                    [self._topic],
-                    on_assign=guarded(self._on_assign),
-                    on_revoke=guarded(self._on_revoke),
-                    on_lost=guarded(self._on_lost),
-                )
+                self.subscribe(self._consumer)
                 self.subscribed.set()
                 while not self._stop.is_set():
                     self._turn()
@@ -124,6 +114,15 @@ class ActivationConsumer:
                 self._consumer.close()
         except Exception:
             _log.exception("the consumer of %s ended", self._topic)
+
+    def subscribe(self, consumer: Consumer) -> None:
+        """Join the group."""
+        consumer.subscribe(
+            [self._topic],
+            on_assign=guarded(self._on_assign),
+            on_revoke=guarded(self._on_revoke),
+            on_lost=guarded(self._on_lost),
+        )
 
     def _await_topic(self) -> None:
         """A type's topic is made with its first job: before that there is nothing to subscribe to."""
@@ -205,7 +204,13 @@ class ActivationConsumer:
                 messages.append(message)
             elif error.code() != KafkaError._PARTITION_EOF:
                 _log.warning("reading %s: %s", self._topic, error.str())
-        entries = self._tracker.begin([_place(each) for each in messages])
+        places = [_place(each) for each in messages]
+        entries = self._tracker.begin(places)
+        if None in entries:
+            self._adopt(places)
+            entries = [
+                known or again for known, again in zip(entries, self._tracker.begin(places), strict=True)
+            ]
         arrivals: Arrivals = [
             (entry, message.value() or b"")
             for entry, message in zip(entries, messages, strict=True)
@@ -215,6 +220,15 @@ class ActivationConsumer:
             return
         self._stats.add("received", len(arrivals))
         self._deliver(arrivals)
+
+    def _adopt(self, places: list[tuple[str, int, int]]) -> None:
+        """Own what librdkafka gives us although our own part of the assignment failed."""
+        owned = {(each.topic, each.partition) for each in self._tracker.owned()}
+        missing = {(topic, partition) for topic, partition, _ in places} - owned
+        if missing:
+            _log.warning("%s: %d partitions were assigned without our noticing", self._topic, len(missing))
+            self._own([TopicPartition(topic, partition) for topic, partition in sorted(missing)])
+            self._check_holes = True
 
     # Positions
 
@@ -320,25 +334,28 @@ class ActivationConsumer:
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._stats.add("rebalances")
-        places = []
-        for each, start, end in self._starts(consumer, partitions):
-            doubtful_below = min(end, start + self._buffer) if start is not None else end
-            self._tracker.assign(each.topic, each.partition, start, doubtful_below)
-            places.append(TopicPartition(each.topic, each.partition, each.offset if start is None else start))
-        consumer.incremental_assign(places)
+        consumer.incremental_assign(self._own(partitions))
         if self._paused:
             self._apply_pause(partitions)
 
-    def _starts(
-        self, consumer: Consumer, partitions: list[TopicPartition]
-    ) -> list[tuple[TopicPartition, int | None, int]]:
+    def _own(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        """Begin an ownership of each; returns where to read from."""
+        places = []
+        for each, start, end in self._starts(partitions):
+            doubtful_below = min(end, start + self._buffer) if start is not None else end
+            self._tracker.assign(each.topic, each.partition, start, doubtful_below)
+            offset = OFFSET_STORED if start is None else start
+            places.append(TopicPartition(each.topic, each.partition, offset))
+        return places
+
+    def _starts(self, partitions: list[TopicPartition]) -> list[tuple[TopicPartition, int | None, int]]:
         """For each partition where it goes on (None: librdkafka has to find out), and where it ends now."""
         deadline = time.monotonic() + _CALL_S
         found: list[tuple[TopicPartition, int | None, int]] = []
         try:
-            for each in consumer.committed(partitions, timeout=_CALL_S):
+            for each in self._consumer.committed(partitions, timeout=_CALL_S):
                 left = max(0.1, deadline - time.monotonic())
-                low, high = consumer.get_watermark_offsets(each, timeout=left)
+                low, high = self._consumer.get_watermark_offsets(each, timeout=left)
                 start = None if each.error is not None else each.offset if each.offset >= 0 else low
                 found.append((each, start, high))
         except KafkaException as error:

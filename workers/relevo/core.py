@@ -124,7 +124,7 @@ class Core:
             following.add_done_callback(lambda late: late.result().cancel() if not late.exception() else None)
             if isinstance(error, TimeoutError):
                 raise Unreachable(
-                    f"Kafka doesn't answer at {self.bootstrap} in time. Is it running, and is the address right?"
+                    f"Kafka doesn't answer at {self.bootstrap} in time. Is it running, is the address right?"
                 ) from error
             raise
         return interest

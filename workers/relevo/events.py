@@ -23,7 +23,7 @@ from relevo import names
 from relevo.errors import Closed, InvalidRequest, LogGap
 from relevo.event_choice import Start, check_kinds, check_start
 from relevo.forks import ForkGuard
-from relevo.kafka_options import guarded, no_topic, options_for_consumer, unreachable
+from relevo.kafka_options import guarded, membership, no_topic, options_for_consumer, unreachable
 from relevo.results import finish_of
 from relevo_schemas.codec import decode
 from relevo_schemas.errors import RecordError
@@ -124,7 +124,7 @@ class JobEvents:
                     "auto.offset.reset": "error",
                     "enable.partition.eof": True,
                 },
-                partition_assignment_strategy="cooperative-sticky",
+                **membership(kafka_options),
             )
         )
         try:

@@ -100,6 +100,8 @@ class Follower:
             options,
             # A group id is asked for, but no group is joined and nothing committed.
             {"group.id": f"{cluster}.follower", "auto.offset.reset": "error"},
+            # A partition that is added, or sought back in, waits until the fetch under way is answered.
+            fetch_wait_max_ms=20,
         )
         self._fork = ForkGuard("client")
         self._lock = threading.Lock()
@@ -171,7 +173,7 @@ class Follower:
         return future
 
     def hint(self, key: str) -> int | None:
-        """A position in the log that lies before whatever a command sent from now on causes; None: not known."""
+        """A position in the log before whatever a command sent from now on causes; None: not known."""
         with self._lock:
             view = self._views.get(partition_of(key, self._partitions)) if self._partitions else None
             return view.position if view is not None else None

@@ -97,6 +97,16 @@ def options_for_consumer(
     return merge(bootstrap, dotted(defaults), {**always, **fixed}, _without(options, _PRODUCER_ONLY))
 
 
+def membership(options: Mapping[str, Any]) -> dict[str, Any]:
+    """How a member of a group behaves: partitions come and go singly, a dead member is noticed in 6 s.
+
+    With ``group.protocol=consumer`` both are the broker's to set.
+    """
+    if dotted(options).get("group.protocol") == "consumer":
+        return {}
+    return {"partition.assignment.strategy": "cooperative-sticky", "session.timeout.ms": 6_000}
+
+
 _CONSUMER_ONLY: Final = (
     "auto.", "fetch.", "group.", "session.", "heartbeat.", "max.poll.", "queued.", "partition.assignment.",
     "isolation.", "check.crcs", "max.partition.fetch.",

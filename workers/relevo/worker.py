@@ -210,8 +210,7 @@ class TypeWorker:
 
     def stop(self, drain_s: float) -> None:
         """Ask it to drain; `join` waits for that."""
-        self.consumer.drain_for(drain_s)
-        self.consumer.stop()
+        self.consumer.stop(drain_s)
 
     def join(self, deadline: float) -> None:
         """Wait until it has drained and left; at the ``deadline`` (monotonic seconds) end it as it is."""

@@ -1,0 +1,31 @@
+"""What other threads tell the supervisor: only where to look, never what to believe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from relevo_partitions.endings import TermOver
+from relevo_partitions.term import Leadership
+
+
+@dataclass(frozen=True, slots=True)
+class StateChanged:
+    """The connection to ZooKeeper is ``CONNECTED``, ``SUSPENDED`` or ``LOST``."""
+
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """A watched znode changed."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A term has ended and let go of what it owned."""
+
+    partition: int
+    leadership: Leadership
+    over: TermOver
