@@ -22,7 +22,7 @@ def command() -> None:
 @click.option("--json", "json_", is_flag=True, help="As JSON.")
 @click.pass_context
 def status(ctx: click.Context, api: str | None, zookeeper: str, cluster: str, json_: bool) -> None:
-    r"""Show nodes, and each partition with its leader, epoch, lag, and how many jobs are in each state.
+    """Show nodes, and each partition with its leader, epoch, lag, and how many jobs are in each state.
 
     Of finished states the count is of all jobs that ever ended so.
 

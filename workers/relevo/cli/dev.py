@@ -50,7 +50,7 @@ def command(
     nodes: int, partitions: int, brokers: str, zookeepers: str, kafka: str | None, zookeeper: str | None,
     kafka_option: tuple[str, ...], name: str, types: tuple[str, ...], home: Path | None, plain: bool,
 ) -> None:  # fmt: skip
-    r"""Run a whole cluster on this machine: Kafka, ZooKeeper and engine nodes. Ctrl-C ends all of it.
+    """Run a whole cluster on this machine: Kafka, ZooKeeper and engine nodes. Ctrl-C ends all of it.
 
     Needs a JDK 17 or newer, and Maven for the first time, unless --kafka and --zookeeper name servers that
     run already. Everything listens on loopback, and nothing is kept without --home.

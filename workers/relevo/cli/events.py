@@ -43,7 +43,7 @@ def tail(
     kafka: str, cluster: str, kafka_option: tuple[str, ...], types: tuple[str, ...], keys: tuple[str, ...],
     kinds: tuple[str, ...], from_: str, follow: bool, limit: int | None, json_: bool,
 ) -> None:  # fmt: skip
-    r"""Print events as they are committed.
+    """Print events as they are committed.
 
     \b
     Examples:

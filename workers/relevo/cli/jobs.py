@@ -22,7 +22,7 @@ _STATES = ("scheduled", "ready", "active", "incident")
 
 @click.group()
 def command() -> None:
-    r"""Create, look at, cancel and retry jobs.
+    """Create, look at, cancel and retry jobs.
 
     \b
     States of a job:
@@ -78,7 +78,7 @@ def create(
     ctx: click.Context, /, kafka: str, cluster: str, kafka_option: tuple[str, ...], file: BinaryIO | None,
     wait: str, timeout: float, json_: bool, **flags: Any,
 ) -> None:  # fmt: skip
-    r"""Create one job from flags, or many from JSON lines in FILE (- for standard input).
+    """Create one job from flags, or many from JSON lines in FILE (- for standard input).
 
     \b
     A line:
@@ -146,7 +146,7 @@ def _result_text(result: Any) -> str:
 @click.argument("key")
 @click.option("--json", "json_", is_flag=True, help="As JSON.")
 def get(api: str | None, zookeeper: str, cluster: str, key: str, json_: bool) -> None:
-    r"""Show one job, as its partition's leader knows it.
+    """Show one job, as its partition's leader knows it.
 
     \b
     Examples:
@@ -179,7 +179,7 @@ def list_(
     ctx: click.Context, /, api: str | None, zookeeper: str, cluster: str, state: str | None,
     job_type: str | None, limit: int, json_: bool,
 ) -> None:  # fmt: skip
-    r"""List open jobs of all partitions, the oldest first.
+    """List open jobs of all partitions, the oldest first.
 
     \b
     Examples:
@@ -218,7 +218,7 @@ def cancel(
     ctx: click.Context, /, kafka: str, cluster: str, kafka_option: tuple[str, ...], keys: tuple[str, ...],
     reason: str, timeout: float,
 ) -> None:  # fmt: skip
-    r"""End jobs that are still open. A handler that is running one is told.
+    """End jobs that are still open. A handler that is running one is told.
 
     \b
     Examples:
@@ -247,7 +247,7 @@ def retry(
     ctx: click.Context, /, kafka: str, cluster: str, kafka_option: tuple[str, ...], keys: tuple[str, ...],
     retries: int, timeout: float,
 ) -> None:  # fmt: skip
-    r"""Make jobs ready now that are incidents, or wait for their next attempt.
+    """Make jobs ready now that are incidents, or wait for their next attempt.
 
     \b
     Examples:

@@ -30,7 +30,6 @@ class _Entry:
 
 # In the order of a newcomer's day. Each module has an object `command`.
 COMMANDS: Final = {
-    "demo": _Entry("relevo.cli.demo", "Run jobs, kill the leader in the middle, prove that none is lost."),
     "dev": _Entry("relevo.cli.dev", "Run a local cluster in the foreground, with a live table."),
     "jobs": _Entry("relevo.cli.jobs", "Create, look at, cancel and retry jobs."),
     "events": _Entry("relevo.cli.events", "Follow what happens to jobs."),
@@ -84,7 +83,7 @@ def _version() -> str:
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.pass_context
 def cli(ctx: click.Context, debug: bool) -> None:
-    r"""Relevo runs jobs at least once, on a Kafka log, and goes on when a leader dies.
+    """Relevo runs jobs at least once, on a Kafka log, and goes on when a leader dies.
 
     A client creates jobs, the engine hands each to a worker, the worker does it and completes it. Kafka holds
     the truth, ZooKeeper says who leads.

@@ -30,7 +30,7 @@ _allow_unsafe = click.option(
 
 @click.group()
 def command() -> None:
-    r"""Create and check the Kafka topics of a cluster.
+    """Create and check the Kafka topics of a cluster.
 
     A cluster needs two topics, and one more for each job type:
 
@@ -57,7 +57,7 @@ def init(
     types: tuple[str, ...],
     allow_unsafe_topics: bool,
 ) -> None:
-    r"""Create the topics that are missing. Those that exist are left as they are, and checked.
+    """Create the topics that are missing. Those that exist are left as they are, and checked.
 
     \b
     Examples:
@@ -87,7 +87,7 @@ def init(
 def check(
     kafka: str, cluster: str, kafka_option: tuple[str, ...], partitions: int, allow_unsafe_topics: bool
 ) -> None:
-    r"""Say what is wrong with the topics, and the command that mends it. Exit code 3 if anything is.
+    """Say what is wrong with the topics, and the command that mends it. Exit code 3 if anything is.
 
     \b
     Examples:

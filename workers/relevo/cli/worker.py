@@ -36,7 +36,7 @@ def command() -> None:
     help="Least level logged.",
 )
 def run(target: str, drain: float | None, log_level: str) -> None:
-    r"""Run the handlers of a WorkerApp or JobWorker until SIGTERM or SIGINT.
+    """Run the handlers of a WorkerApp or JobWorker until SIGTERM or SIGINT.
 
     MODULE is imported as Python does it, the current folder included; APP is the object in it.
 
