@@ -78,7 +78,7 @@ def test_a_record_is_read_whole_with_nothing_but_fastavro_and_the_schema_file(na
 @pytest.mark.parametrize("name", KINDS)
 def test_class_and_schema_have_the_same_fields(name: str) -> None:
     schema = load_current(name)
-    assert KINDS[name].__slots__ == KINDS[name].FIELDS == tuple(field["name"] for field in schema["fields"])
+    assert KINDS[name].__match_args__ == KINDS[name].FIELDS == tuple(field["name"] for field in schema["fields"])
     assert (schema["name"], schema["type"]) == (f"relevo.{name}", "record")
     assert schema["doc"]
     assert all(field["doc"] for field in schema["fields"])

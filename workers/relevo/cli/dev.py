@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import importlib
-import signal
 import sys
-import threading
 import time
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
 
 from relevo.cli.output import parse_kafka_options
+from relevo.cli.stop_signal import StopSignal
 
 if TYPE_CHECKING:
     from relevo_engine.local.cluster import LocalCluster
@@ -92,30 +90,6 @@ def command(
 
             watch_live(cluster, stopping)
         click.echo("stopping", err=True)
-
-
-class StopSignal:
-    """SIGINT and SIGTERM: the first one ends the watching, in order.
-
-    Any other (a second one, or one while the cluster still starts) ends the command at once; the keepers of
-    the processes see to the rest.
-    """
-
-    def __init__(self) -> None:
-        self._asked = threading.Event()
-        self._watching = False
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._handle)
-
-    def wait(self, seconds: float) -> bool:
-        """Whether the watching is to end, now or within so many seconds."""
-        self._watching = True
-        return self._asked.wait(seconds)
-
-    def _handle(self, _number: int, _frame: FrameType | None) -> None:
-        if not self._watching or self._asked.is_set():
-            raise KeyboardInterrupt
-        self._asked.set()
 
 
 def _how_to_connect(cluster: LocalCluster) -> str:

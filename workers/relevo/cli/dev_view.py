@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
-    from relevo.cli.dev import StopSignal
+    from relevo.cli.stop_signal import StopSignal
     from relevo_engine.local.cluster import LocalCluster
 
 _REFRESH_S: Final = 1.0
