@@ -45,6 +45,7 @@ def run(target: str, drain: float | None, log_level: str) -> None:
       import relevo
       app = relevo.WorkerApp("localhost:9092")
 
+    \b
       @app.job("send-email", lease=30, concurrency=50)
       async def send_email(job: relevo.Job) -> None:
           ...
