@@ -17,6 +17,9 @@ class TermSettings:
 
     batch_max: int = 1_000
     """Most commands per transaction."""
+    batch_bytes: int = 1024 * 1024
+    """A transaction takes no further command once those it has take up so many bytes. A command of that size
+    may lead to a hundred thousand events."""
     idle_wait_s: float = 0.05
     """Longest wait for a command; a read or the end of the term is noticed no later."""
     reads_max: int = 1_000

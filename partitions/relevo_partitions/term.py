@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from relevo_partitions.barrier import make_barrier
+from relevo_partitions.batches import Batches
 from relevo_partitions.clock import LeaderClock
 from relevo_partitions.endings import Ending, Setback, TermOver
 from relevo_partitions.errors import KafkaUnavailable, NotLeader
@@ -95,6 +96,7 @@ class Leadership:
         self._settings = settings
         self._checkpoint = checkpoint
         self._reads = ReadQueue(settings.reads_max)
+        self._batches = Batches(settings.batch_max, settings.batch_bytes)
         self._over = threading.Event()
         self._verdict: TermOver | None = None
         self._verdict_lock = threading.Lock()
@@ -105,7 +107,6 @@ class Leadership:
         self._leading_since = 0.0
 
     # -- for other threads
-    # ------------------------------------------------------------------------------------------
 
     def end(self, ending: Ending, detail: str) -> None:
         """Let the term end at its next step; the first reason counts. Returns at once."""
@@ -134,7 +135,6 @@ class Leadership:
         )
 
     # -- the term
-    # ---------------------------------------------------------------------------------------------------
 
     def run(self) -> TermOver:
         """Live through the term and let go of everything it owned. Never raises."""
@@ -147,9 +147,7 @@ class Leadership:
             over = TermOver(Ending.LOG_DAMAGED, str(damage))
         except KafkaUnavailable as problem:
             over = TermOver(Ending.KAFKA_UNAVAILABLE, str(problem))
-        except (
-            Exception
-        ) as error:  # the thread's last line: whatever a machine raises must not pass for a live term
+        except Exception as error:  # the last line: whatever a machine raises must not pass for a live term
             log.exception("Partition %d: the state machine failed", self.partition)
             over = TermOver(Ending.MACHINE_FAILED, f"{type(error).__name__}: {error}")
         finally:
@@ -167,6 +165,7 @@ class Leadership:
             try:
                 self._lead(*self._establish())
             except Setback as setback:
+                self._batches.start_over()
                 self._recover(setback)
             finally:
                 self._close_readers()
@@ -234,7 +233,7 @@ class Leadership:
         wrote = True
         while True:
             self._check()
-            batch = commands.read(self._wait_s(machine, clock, wrote), settings.batch_max)
+            batch = self._batches.next(commands, self._wait_s(machine, clock, wrote))
             wrote = self._turn(machine, clock, batch)
             self.progress.end = commands.end_offset()
             now = time.monotonic()
@@ -283,7 +282,6 @@ class Leadership:
         return bool(writes)
 
     # -- when something goes wrong
-    # ----------------------------------------------------------------------------------
 
     def _recover(self, setback: Setback) -> None:
         """Decide whether the term goes on, and from which step; wait where setbacks come in a row."""
@@ -329,7 +327,6 @@ class Leadership:
         self._check()
 
     # -- small parts
-    # ------------------------------------------------------------------------------------------------
 
     def _commit(self, writes: Any, commands: int) -> None:
         self._check()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -23,6 +23,9 @@ COMMIT_TIMEOUT_S: Final = 10.0
 ABORT_TIMEOUT_S: Final = 5.0
 METADATA_TIMEOUT_S: Final = 1.0
 QUEUE_FULL_WAIT_S: Final = 0.05
+SLICE_MAX: Final = 5_000
+"""Most records handed to librdkafka in one call: Python's other threads, ZooKeeper's among them, stand still
+until it returns."""
 
 _Batches = dict[tuple[str, int], list[dict[str, Any]]]
 
@@ -119,7 +122,7 @@ class TransactionalWriter:
         try:
             self._point("begin")
             producer.begin_transaction()
-            for (topic, partition), records in batches.items():
+            for topic, partition, records in _slices(batches):
                 problem = self._produce(producer, topic, partition, records, deadline)
                 if problem is not None:
                     return self._abort(producer, f"topic {topic}: {problem}", self._alone(topic, batches))
@@ -221,6 +224,12 @@ class TransactionalWriter:
     def _point(self, name: str) -> None:
         if self._checkpoint is not None:
             self._checkpoint(name)
+
+
+def _slices(batches: _Batches) -> Iterator[tuple[str, int, list[dict[str, Any]]]]:
+    for (topic, partition), records in batches.items():
+        for at in range(0, len(records), SLICE_MAX):
+            yield topic, partition, records[at : at + SLICE_MAX]
 
 
 def _named_again(producer: Producer) -> KafkaError | None:

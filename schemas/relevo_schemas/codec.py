@@ -9,8 +9,9 @@ before `variables`, checks that `variables` ends exactly where the value ends, a
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
+from operator import attrgetter
 from typing import Any, Final, NoReturn
 
 import fastavro
@@ -154,13 +155,22 @@ _ITEMS: Final[dict[type[Record], Any]] = {
     commands.ExtendJobs: commands.LeaseRef,
 }
 """What the array ``jobs`` of a batch command holds."""
+for _item in _ITEMS.values():
+    _item.FIELDS = tuple(_item.__slots__)
+
+
+def _getter(names: Sequence[str]) -> Callable[[Any], Iterable[Any]]:
+    """A function that gives the values of these attributes; `attrgetter` gives no tuple for one or none."""
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda record: [getattr(record, name) for name in names]
 
 
 class _Kind:
     """How one kind of record is written and read."""
 
     __slots__ = (
-        "carries_job", "cls", "head", "ints", "item", "item_ints", "name", "names", "prefix",
+        "carries_job", "cls", "head", "ints", "item", "item_ints", "item_values", "name", "names", "prefix",
         "schema", "values",
     )  # fmt: skip
 
@@ -174,17 +184,20 @@ class _Kind:
         self.carries_job = cls.FIELDS[-1] == "job"
         self.head = _head(schema, "job") if self.carries_job else schema
         self.names = cls.FIELDS[:-1] if self.carries_job else cls.FIELDS
+        self.values = _getter(self.names)
         self.ints = _int_names(self.head)
         self.item = _ITEMS.get(cls)
         if self.item is not None:
-            items = schema["fields"][-1]["type"]["items"]
-            self.item.FIELDS = tuple(field["name"] for field in items["fields"])
-            self.item_ints = _int_names(items)
+            self.item_values = _getter(self.item.FIELDS)
+            self.item_ints = _int_names(schema["fields"][-1]["type"]["items"])
 
     def datum(self, record: Record) -> dict[str, Any]:
-        """The fields of ``record`` as fastavro wants them; it passes over a job, which isn't in the head."""
-        datum = vars(record)
-        return datum if self.item is None else {**datum, "jobs": [vars(ref) for ref in datum["jobs"]]}
+        """The fields of ``record`` as fastavro wants them, without the job."""
+        datum = dict(zip(self.names, self.values(record), strict=False))
+        if self.item is not None:
+            names, values = self.item.FIELDS, self.item_values
+            datum["jobs"] = [dict(zip(names, values(ref), strict=False)) for ref in datum["jobs"]]
+        return datum
 
     def make(self, datum: dict[str, Any], *job: JobSpec) -> Any:
         """The record of a datum as fastavro gives it, without the job, and the job where it carries one."""
@@ -205,7 +218,7 @@ class _Kind:
         self.check(datum)
         stream = io.BytesIO()
         stream.write(self.prefix)
-        if self.names:
+        if datum:
             _write(stream, self.head, datum)
         stream.write(tail)
         return stream.getvalue()
