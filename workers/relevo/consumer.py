@@ -12,6 +12,7 @@ from confluent_kafka import OFFSET_STORED, Consumer, KafkaError, KafkaException,
 
 from relevo.kafka_options import guarded, membership, options_for_consumer
 from relevo.offsets import Entry, OffsetTracker, Ownership
+from relevo.restarts import GONE, begin_anew
 from relevo.stats import WorkerStats
 
 _log: Final = logging.getLogger("relevo.worker")
@@ -71,7 +72,7 @@ class ActivationConsumer:
         self._config = options_for_consumer(
             bootstrap,
             options,
-            {"group.id": group, "auto.offset.reset": "earliest", "on_commit": guarded(self._on_commit)},
+            {"group.id": group, "auto.offset.reset": "error", "on_commit": guarded(self._on_commit)},
             **membership(options),
             # A topic that is made, or gets partitions, while we run.
             topic_metadata_refresh_interval_ms=5_000,
@@ -130,11 +131,8 @@ class ActivationConsumer:
         while not self._stop.is_set():
             try:
                 found = self._consumer.list_topics(self._topic, timeout=_CALL_S).topics.get(self._topic)
-                problem = (
-                    None
-                    if found is not None and found.error is None
-                    else f"topic {self._topic} is not there yet"
-                )
+                missing = found is None or found.error is not None
+                problem = f"topic {self._topic} is not there yet" if missing else None
             except KafkaException as error:
                 problem = f"Kafka doesn't answer: {error.args[0].str()}"
             if problem is None:
@@ -182,8 +180,7 @@ class ActivationConsumer:
         return room
 
     def _free(self) -> int:
-        # A job that runs for very long holds back the commit of all behind it: what would be delivered again
-        # after a crash is bounded too.
+        # A job that runs for very long holds back all behind it: what a crash would repeat is bounded too.
         if self._tracker.tracked >= 20 * self._buffer:
             return 0
         return self._buffer - self._tracker.unfinished
@@ -202,6 +199,9 @@ class ActivationConsumer:
             error = message.error()
             if error is None:
                 messages.append(message)
+            elif error.code() in GONE:
+                begin_anew(self._consumer, self._tracker, message)
+                self._paused = False  # the new assignment isn't
             elif error.code() != KafkaError._PARTITION_EOF:
                 _log.warning("reading %s: %s", self._topic, error.str())
         places = [_place(each) for each in messages]
@@ -312,8 +312,7 @@ class ActivationConsumer:
                 self._stats.add("commits")
 
     def _commit_failed(self, error: KafkaError) -> None:
-        # Nothing is lost by it: the next commit says the same or more, and so does the next owner's dedup
-        # store.
+        # Nothing is lost: the next commit says the same or more, and so does the next owner's dedup store.
         if error.code() != KafkaError._NO_OFFSET:
             self._stats.add("commit_errors")
             _log.info("commit for %s refused: %s", self._topic, error.str())

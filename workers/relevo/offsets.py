@@ -41,6 +41,7 @@ class Ownership:
         closing: Being revoked: nothing new is started.
         ended: Revoked or lost: nothing is committed any more.
         doubtful_below: Messages below this offset may have been started by an earlier owner.
+        former: What it replaced, where the partition was made anew under us.
     """
 
     __slots__ = (
@@ -49,6 +50,7 @@ class Ownership:
         "committed",
         "doubtful_below",
         "ended",
+        "former",
         "generation",
         "next",
         "partition",
@@ -65,6 +67,7 @@ class Ownership:
         self.closing = False
         self.ended = False
         self.doubtful_below = 0
+        self.former: Ownership | None = None
         self.running = 0
         self._entries: deque[Entry] = deque()
 
@@ -142,12 +145,28 @@ class OffsetTracker:
             owned.doubtful_below = doubtful_below
             return owned
 
+    def replace(self, topic: str, partition: int) -> None:
+        """The partition is read from its new beginning on.
+
+        What was read before is nowhere else to be had: it is run as ever, and moves no offset of the new one.
+        """
+        with self._lock:
+            former = self._owned.get((topic, partition))
+            self._generation += 1
+            owned = self._owned[topic, partition] = Ownership(topic, partition, self._generation, None)
+            if former is not None:
+                owned.former = former
+                owned.closing = former.closing
+                former.ended = True
+                self._unfinished -= sum(not entry.finished for entry in former._entries)
+                self._progress.notify_all()
+
     def close(self, partitions: Iterable[tuple[str, int]]) -> list[Ownership]:
         """From now on nothing is started in these partitions; what runs may still finish and be committed."""
         with self._lock:
             found = [self._owned[each] for each in partitions if each in self._owned]
             for owned in found:
-                owned.closing = True
+                _close(owned)
             return found
 
     def end(self, partitions: Iterable[tuple[str, int]]) -> None:
@@ -160,7 +179,8 @@ class OffsetTracker:
     def _end(self, topic: str, partition: int) -> None:
         owned = self._owned.pop((topic, partition), None)
         if owned is not None:
-            owned.closing = owned.ended = True
+            _close(owned)
+            owned.ended = True
             self._unfinished -= sum(not entry.finished for entry in owned._entries)
 
     def begin(self, messages: Iterable[tuple[str, int, int]]) -> list[Entry | None]:
@@ -242,3 +262,10 @@ class OffsetTracker:
             return self._progress.wait_for(
                 lambda: not any(owned.running for owned in ownerships), max(0.0, deadline - time.monotonic())
             )
+
+
+def _close(owned: Ownership) -> None:
+    each: Ownership | None = owned
+    while each is not None:
+        each.closing = True
+        each = each.former
