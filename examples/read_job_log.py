@@ -16,5 +16,5 @@ for file in Path(__file__).parents[1].glob("schemas/relevo_schemas/avro/*.avsc")
 consumer = Consumer({"bootstrap.servers": sys.argv[1], "group.id": "log-reader"})
 consumer.assign([TopicPartition(topic, p, 0) for p in consumer.list_topics(topic).topics[topic].partitions])
 for message in iter(lambda: consumer.poll(5), None):  # ends when nothing has come for five seconds
-    kind, written_as = schemas[message.value()[2:10].hex()]
-    print(message.offset(), kind, schemaless_reader(io.BytesIO(message.value()[10:]), written_as, None))
+    kind, written_as = schemas[(value := message.value() or b"")[2:10].hex()]
+    print(message.offset(), kind, schemaless_reader(io.BytesIO(value[10:]), written_as, None))

@@ -73,7 +73,10 @@ class Claims:
 
     def of(self, item: Item) -> Claim:
         """The claim of an item."""
-        return Claim(self._namespace + item.key, item.token, self._claim_s(item.lease_ms))
+        claim = item.claim
+        if claim is None:
+            claim = item.claim = Claim(self._namespace + item.key, item.token, self._claim_s(item.lease_ms))
+        return claim
 
     def take(self, batch: list[Item], now: float) -> list[Item]:
         """Ask for each; returns those that may run, the others are seen to."""

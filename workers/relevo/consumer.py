@@ -14,6 +14,7 @@ from relevo.kafka_options import guarded, membership, options_for_consumer
 from relevo.offsets import Entry, OffsetTracker, Ownership
 from relevo.restarts import GONE, begin_anew
 from relevo.stats import WorkerStats
+from relevo.topic_wait import await_topic
 
 _log: Final = logging.getLogger("relevo.worker")
 
@@ -21,7 +22,6 @@ POLL_S: Final = 0.1
 BATCH_MAX: Final = 500
 COMMIT_EVERY_S: Final = 0.25
 _FULL_WAIT_S: Final = 0.5
-_TOPIC_WAIT_S: Final = 0.5
 _CALL_S: Final = 5.0
 
 Arrivals = list[tuple[Entry, bytes]]
@@ -105,7 +105,7 @@ class ActivationConsumer:
         try:
             self._consumer = Consumer(self._config)
             try:
-                self._await_topic()
+                await_topic(self._consumer, self._topic, self._stop)
                 self.subscribe(self._consumer)
                 self.subscribed.set()
                 while not self._stop.is_set():
@@ -125,39 +125,16 @@ class ActivationConsumer:
             on_lost=guarded(self._on_lost),
         )
 
-    def _await_topic(self) -> None:
-        """A type's topic is made with its first job: before that there is nothing to subscribe to."""
-        told = False
-        while not self._stop.is_set():
-            try:
-                found = self._consumer.list_topics(self._topic, timeout=_CALL_S).topics.get(self._topic)
-                missing = found is None or found.error is not None
-                problem = f"topic {self._topic} is not there yet" if missing else None
-            except KafkaException as error:
-                problem = f"Kafka doesn't answer: {error.args[0].str()}"
-            if problem is None:
-                return
-            if not told:
-                _log.warning("waiting: %s", problem)
-                told = True
-            self._stop.wait(_TOPIC_WAIT_S)
-
     def _turn(self) -> None:
         room = self._room()
         timeout = POLL_S if room > 0 else 0.0
-        try:
-            first = self._consumer.poll(timeout)
-            batch = [first] if first is not None else []
-            if first is not None and room > 1:
-                batch += self._consumer.consume(min(room, BATCH_MAX) - 1, 0)
-        except Exception:
-            # Whatever raised may have taken messages with it.
-            _log.exception("reading %s failed", self._topic)
-            self._stats.add("callback_errors")
-            self._check_holes = True
-            batch = []
-        if batch:
-            self._take(batch)
+        first = self._read(lambda: self._consumer.poll(timeout))
+        if first is not None:
+            # Noted before more is read: a callback served by that may take its partition away, and a message
+            # of a former ownership must not count in the next.
+            self._take([first])
+            if room > 1:
+                self._take(self._read(lambda: self._consumer.consume(min(room, BATCH_MAX) - 1, 0)) or [])
         now = time.monotonic()
         if now >= self._next_commit:
             self._next_commit = now + COMMIT_EVERY_S
@@ -165,6 +142,16 @@ class ActivationConsumer:
         if self._check_holes:
             self._check_holes = False
             self._mend_holes()
+
+    def _read(self, call: Callable[[], Any]) -> Any:
+        """What ``call`` has read; None where it raised, which may have taken messages with it."""
+        try:
+            return call()
+        except Exception:
+            _log.exception("reading %s failed", self._topic)
+            self._stats.add("callback_errors")
+            self._check_holes = True
+            return None
 
     def _room(self) -> int:
         """How many activations may be read now; pauses and resumes where that changes for longer."""
@@ -208,9 +195,6 @@ class ActivationConsumer:
         entries = self._tracker.begin(places)
         if None in entries:
             self._adopt(places)
-            entries = [
-                known or again for known, again in zip(entries, self._tracker.begin(places), strict=True)
-            ]
         arrivals: Arrivals = [
             (entry, message.value() or b"")
             for entry, message in zip(entries, messages, strict=True)
@@ -222,13 +206,21 @@ class ActivationConsumer:
         self._deliver(arrivals)
 
     def _adopt(self, places: list[tuple[str, int, int]]) -> None:
-        """Own what librdkafka gives us although our own part of the assignment failed."""
+        """Own what librdkafka gives us although our own part of the assignment failed.
+
+        Only what it calls assigned: a commit for a partition that went to another worker would be taken, and
+        skip that one's jobs.
+        """
         owned = {(each.topic, each.partition) for each in self._tracker.owned()}
         missing = {(topic, partition) for topic, partition, _ in places} - owned
-        if missing:
-            _log.warning("%s: %d partitions were assigned without our noticing", self._topic, len(missing))
-            self._own([TopicPartition(topic, partition) for topic, partition in sorted(missing)])
-            self._check_holes = True
+        missing &= {(each.topic, each.partition) for each in self._consumer.assignment()}
+        if not missing:
+            return
+        _log.warning("%s: %d partitions were assigned without our noticing", self._topic, len(missing))
+        for each in self._own([TopicPartition(topic, partition) for topic, partition in sorted(missing)]):
+            # What was read of it already comes again, with whatever lies before it.
+            read = min(at for topic, number, at in places if (topic, number) == (each.topic, each.partition))
+            self._seek(each.topic, each.partition, each.offset if each.offset >= 0 else read)
 
     # Positions
 

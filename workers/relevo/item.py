@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from relevo.job import Job
 
 if TYPE_CHECKING:
+    from relevo.dedup.store import Claim
     from relevo.offsets import Entry
     from relevo.outcomes import Outcome
     from relevo_schemas.delivery import Activation
@@ -29,6 +30,7 @@ class Item:
         running: Whether the handler is at it.
         started_at: When the handler was started, in monotonic seconds.
         renew_at: When lease and claim are due for renewal.
+        claim: What is asked of the dedup store, once it has been.
         claim_until: When the claim ends unless renewed, in monotonic seconds.
         reported: The attempt that the engine was told is running; 0: none.
         behind: Activations of later attempts that must wait until this one has been reported.
@@ -39,10 +41,9 @@ class Item:
     """
 
     __slots__ = (
-        "attempt", "behind", "claim_until",
-        "due",
-        "entries", "job", "key", "lease_ms", "outcome", "partition",
-        "renew_at", "reported", "running", "started_at", "task", "timed_out", "token", "tries", "watch",
+        "attempt", "behind", "claim", "claim_until", "due", "entries", "job", "key", "lease_ms", "outcome",
+        "partition", "renew_at", "reported", "running", "started_at", "task", "timed_out", "token", "tries",
+        "watch",
     )  # fmt: skip
 
     def __init__(self, entry: Entry, activation: Activation, token: str) -> None:
@@ -58,6 +59,7 @@ class Item:
         self.running = False
         self.started_at = 0.0
         self.renew_at = 0.0
+        self.claim: Claim | None = None
         self.claim_until = 0.0
         self.reported = 0
         self.behind: list[tuple[Entry, Activation]] | None = None

@@ -145,8 +145,8 @@ class OffsetTracker:
             owned.doubtful_below = doubtful_below
             return owned
 
-    def replace(self, topic: str, partition: int) -> None:
-        """The partition is read from its new beginning on.
+    def replace(self, topic: str, partition: int) -> bool:
+        """The partition is read from its new beginning on; says whether a position in it was known before.
 
         What was read before is nowhere else to be had: it is run as ever, and moves no offset of the new one.
         """
@@ -160,6 +160,7 @@ class OffsetTracker:
                 former.ended = True
                 self._unfinished -= sum(not entry.finished for entry in former._entries)
                 self._progress.notify_all()
+            return former is not None and former.next is not None
 
     def close(self, partitions: Iterable[tuple[str, int]]) -> list[Ownership]:
         """From now on nothing is started in these partitions; what runs may still finish and be committed."""

@@ -24,12 +24,13 @@ def begin_anew(consumer: Consumer, tracker: OffsetTracker, message: Message) -> 
         return
     if not any((each.topic, each.partition) == (topic, partition) for each in consumer.assignment()):
         return  # it went to somebody else meanwhile
-    tracker.replace(topic, partition)
-    _log.warning(
-        "%s [%d]: the next message is gone (deleted, or the topic was made anew): reading what there is",
-        topic,
-        partition,
-    )
+    # Where no position was known the group has none yet, and a new topic's beginning is nothing to tell of.
+    if tracker.replace(topic, partition):
+        _log.warning(
+            "%s [%d]: the next message is gone (deleted, or the topic was made anew): reading what there is",
+            topic,
+            partition,
+        )
     try:
         consumer.incremental_unassign([TopicPartition(topic, partition)])
         consumer.incremental_assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
