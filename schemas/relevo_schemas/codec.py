@@ -151,7 +151,7 @@ def _too_long(name: str, value: bytes) -> NoReturn:
 
 
 _ITEMS: Final[dict[type[Record], Any]] = {
-    commands.StartJobs: commands.AttemptRef,
+    commands.StartJobs: commands.LeaseRef,
     commands.ExtendJobs: commands.LeaseRef,
 }
 """What the array ``jobs`` of a batch command holds."""
@@ -339,7 +339,7 @@ def record_classes() -> tuple[type[Record], ...]:
         for cls in vars(module).values():
             if isinstance(cls, type) and issubclass(cls, Record) and cls.__module__ == module.__name__:
                 found.append(cls)
-    return tuple(cls for cls in found if cls not in (commands.AttemptRef, commands.LeaseRef))
+    return tuple(cls for cls in found if cls is not commands.LeaseRef)
 
 
 @cache

@@ -11,16 +11,8 @@ if TYPE_CHECKING:
 
 
 @record
-class AttemptRef(Record):
-    """One attempt of one job."""
-
-    key: str
-    attempt: int
-
-
-@record
 class LeaseRef(Record):
-    """One attempt of one job, and its wish."""
+    """One attempt of one job, and the lease wished for it."""
 
     key: str
     attempt: int
@@ -39,7 +31,7 @@ class StartJobs(Command):
     """These attempts are running; their leases begin. Of one partition only."""
 
     worker: str
-    jobs: tuple[AttemptRef, ...]
+    jobs: tuple[LeaseRef, ...]
 
 
 @record

@@ -56,6 +56,7 @@ class JobStarted(Event):
     key: str
     attempt: int
     worker: str
+    lease_ms: int
 
 
 @record

@@ -30,7 +30,7 @@ BY_TIME = (8_192, 1, 1_700_000_000_123, -1)
 SAMPLES: dict[str, Record] = {
     "CreateJob": cmd.CreateJob(JOB),
     "CreateJob of a plain job": cmd.CreateJob(PLAIN_JOB),
-    "StartJobs": cmd.StartJobs("host-1:42", (cmd.AttemptRef(KEY, 3), cmd.AttemptRef("b", 1))),
+    "StartJobs": cmd.StartJobs("host-1:42", (cmd.LeaseRef(KEY, 3, 30_000), cmd.LeaseRef("b", 1, 0))),
     "StartJobs of none": cmd.StartJobs("", ()),
     "ExtendJobs": cmd.ExtendJobs("host-1:42", (cmd.LeaseRef(KEY, 3, 45_000), cmd.LeaseRef("b", 1, 1))),
     "CompleteJob": cmd.CompleteJob(KEY, 3, b'{"id":"m-1"}'),
@@ -44,7 +44,7 @@ SAMPLES: dict[str, Record] = {
     "JobCreated": ev.JobCreated(*HEAD, JOB),
     "JobDue": ev.JobDue(*BY_TIME, KEY),
     "JobActivated": ev.JobActivated(*BY_TIME, KEY, 3, 17),
-    "JobStarted": ev.JobStarted(*HEAD, KEY, 3, "host-1:42"),
+    "JobStarted": ev.JobStarted(*HEAD, KEY, 3, "host-1:42", 30_000),
     "JobCompleted": ev.JobCompleted(*HEAD, KEY, 3, b'{"id":"m-1"}'),
     "JobFailed": ev.JobFailed(*HEAD, KEY, 3, "connection refused", 4, 1_700_000_002_123),
     "JobErrored": ev.JobErrored(*HEAD, KEY, 3, "NO_SUCH_USER", "there is no ada"),

@@ -107,9 +107,9 @@ def test_the_bytes_of_a_job_are_copied() -> None:
 def test_maps_and_arrays_may_come_in_blocks_with_their_size() -> None:
     """Other libraries write them so."""
     prefix = MARKER + fingerprint(SCHEMAS[cmd.StartJobs])
-    item = b"\x02k\x02"
-    value = prefix + b"\x02w" + b"\x01\x06" + item + b"\x02" + item + b"\x00"
-    assert decode(value) == cmd.StartJobs("w", (cmd.AttemptRef("k", 1), cmd.AttemptRef("k", 1)))
+    item = b"\x02k\x02\x00"
+    value = prefix + b"\x02w" + b"\x01\x08" + item + b"\x02" + item + b"\x00"
+    assert decode(value) == cmd.StartJobs("w", (cmd.LeaseRef("k", 1, 0), cmd.LeaseRef("k", 1, 0)))
 
 
 # --- Bytes that are no records ---

@@ -19,7 +19,7 @@ from relevo.follower import Follower, Interest
 from relevo.item import Item
 from relevo.sender import Sender
 from relevo_schemas.codec import encode
-from relevo_schemas.commands import AttemptRef, StartJobs
+from relevo_schemas.commands import LeaseRef, StartJobs
 from relevo_schemas.events import CommandRejected
 from relevo_schemas.records import Event
 
@@ -66,7 +66,8 @@ class Inquiries:
 
     def _send(self, partition: int, inquiry: _Inquiry) -> None:
         command = StartJobs(
-            self._identity, tuple(AttemptRef(item.key, attempt) for item, attempt in inquiry.attempts)
+            self._identity,
+            tuple(LeaseRef(item.key, attempt, item.lease_ms) for item, attempt in inquiry.attempts),
         )
         key = inquiry.attempts[0][0].key.encode()
         self._sender.try_send(self._topic, key, encode(command), inquiry.reported, partition)

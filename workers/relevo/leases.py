@@ -19,7 +19,7 @@ from relevo.sender import Sender
 from relevo.stats import WorkerStats
 from relevo.watch import LossWatch
 from relevo_schemas.codec import encode
-from relevo_schemas.commands import AttemptRef, ExtendJobs, LeaseRef, StartJobs
+from relevo_schemas.commands import ExtendJobs, LeaseRef, StartJobs
 
 _log: Final = logging.getLogger("relevo.worker")
 
@@ -119,15 +119,14 @@ class LeaseKeeper:
     def _report(self, partition: int, items: list[Item]) -> None:
         attempts = [(item, item.attempt) for item in items]
         command = StartJobs(
-            self._identity, tuple(AttemptRef(item.key, attempt) for item, attempt in attempts)
+            self._identity,
+            tuple(LeaseRef(item.key, attempt, self._lease_ms or item.lease_ms) for item, attempt in attempts),
         )
         if not self._send(partition, items, encode(command)):
             return
         self._stats.add("started_sent", len(items))
         for item, attempt in attempts:
             item.reported = attempt
-        if self._lease_ms:
-            self._extend([item for item in items if item.lease_ms != self._lease_ms])
 
     def _extend(self, items: Sequence[Item]) -> None:
         by_partition: dict[int, list[Item]] = defaultdict(list)

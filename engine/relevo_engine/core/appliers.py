@@ -209,7 +209,7 @@ def _running(state: State, event: Any) -> Job:
 def _started(state: State, event: ev.JobStarted) -> None:
     job = _running(state, event)
     state.unclaimed.pop(job.key, None)
-    state.started[job.key] = None
+    state.started[job.key] = event.lease_ms
     job.worker = event.worker
 
 

@@ -200,37 +200,49 @@ def _start(turn: Turn, command: cmd.StartJobs) -> list[Event]:
     if fault is not None:
         return [turn.refuse(command, "", fault)]
     events: list[Event] = []
-    for key, attempt in ((ref.key, ref.attempt) for ref in command.jobs):
-        job = turn.state.jobs.get(key)
-        fault = _absent(turn, key) if job is None else _not_under_way(job, attempt)
-        if fault is None:
-            events.append(ev.JobStarted(*turn.head(len(events)), key, attempt, command.worker))
-        else:
-            events.append(turn.refuse(command, key, fault, len(events)))
+    for ref in command.jobs:
+        _start_one(turn, command, ref, events)
     return events
 
 
 def _extend(turn: Turn, command: cmd.ExtendJobs) -> list[Event]:
     """Leases are no matter of the log: what is accepted moves only the leader's own memory.
 
-    A sign of life of an attempt that nobody has started starts it: its StartJobs went astray.
+    A sign of life of an attempt that nobody has started starts it: its StartJobs went astray, or is behind.
     """
     fault = _batch_fault(turn, command)
     if fault is not None:
         return [turn.refuse(command, "", fault)]
     events: list[Event] = []
     for ref in command.jobs:
-        key = ref.key
-        job = turn.state.jobs.get(key)
-        fault = _absent(turn, key) if job is None else _not_under_way(job, ref.attempt)
-        fault = fault or checks.check_lease(turn.rules, ref.lease_ms)
-        if fault is not None:
-            events.append(turn.refuse(command, key, fault, len(events)))
-        elif key in turn.state.started:
-            turn.leases.arm(key, turn.at + ref.lease_ms)
+        if ref.key not in turn.state.started:
+            _start_one(turn, command, ref, events)
+            continue
+        job = turn.state.jobs[ref.key]
+        lease_ms = ref.lease_ms or job.spec().lease_ms
+        fault = _not_under_way(job, ref.attempt) or checks.check_lease(turn.rules, lease_ms)
+        if fault is None:
+            turn.leases.arm(ref.key, turn.at + lease_ms)
         else:
-            events.append(ev.JobStarted(*turn.head(len(events)), key, ref.attempt, command.worker))
+            events.append(turn.refuse(command, ref.key, fault, len(events)))
     return events
+
+
+def _start_one(
+    turn: Turn, command: cmd.StartJobs | cmd.ExtendJobs, ref: cmd.LeaseRef, events: list[Event]
+) -> None:
+    """Decide about one item of a batch; its event goes to ``events``."""
+    job = turn.state.jobs.get(ref.key)
+    if job is None:
+        events.append(turn.refuse(command, ref.key, _absent(turn, ref.key), len(events)))
+        return
+    lease_ms = ref.lease_ms or job.spec().lease_ms
+    fault = _not_under_way(job, ref.attempt) or checks.check_lease(turn.rules, lease_ms)
+    if fault is not None:
+        events.append(turn.refuse(command, ref.key, fault, len(events)))
+        return
+    head = turn.head(len(events))
+    events.append(ev.JobStarted(*head, ref.key, ref.attempt, command.worker, lease_ms))
 
 
 _DECIDERS: Final[dict[type[Command], Callable[[Turn, Any], list[Event]]]] = {

@@ -67,8 +67,8 @@ class JobMachine:
         event = ev.LeaderElected(seq, epoch + 1, at, source, node, incarnation)
         apply(self.state, event)
         self._leading = True
-        for key in self.state.started:
-            self._arm(key, at)
+        for key, lease_ms in self.state.started.items():
+            self._leases.arm(key, at + lease_ms)
         return event
 
     def propose(self, command: Command, source: int, now: int) -> list[Event]:
@@ -93,7 +93,7 @@ class JobMachine:
             apply(self.state, event)
             kind = type(event)
             if kind is ev.JobStarted:
-                self._arm(event.key, event.at)  # type: ignore[attr-defined]
+                self._leases.arm(event.key, event.at + event.lease_ms)  # type: ignore[attr-defined]
             elif self._leases and kind in _LEASE_ENDS:
                 self._leases.disarm(event.key)  # type: ignore[attr-defined]
 
@@ -143,9 +143,6 @@ class JobMachine:
         if blocked:
             wait = self.rules.recheck_ms if wait is None else min(wait, self.rules.recheck_ms)
         return wait
-
-    def _arm(self, key: str, at: int) -> None:
-        self._leases.arm(key, at + self.state.jobs[key].spec().lease_ms)
 
     # Reading
 

@@ -14,7 +14,7 @@ from relevo_engine.core.rules import SharedRules
 from relevo_engine.core.timers import Timers
 
 HASH_BYTES: Final = 16
-_NUMBERS: Final = struct.Struct("<9qi")
+_NUMBERS: Final = struct.Struct("<10qi")
 
 
 class Lane:
@@ -44,7 +44,7 @@ class State:
         waiting: The lanes that have ready jobs, by type.
         timers: When scheduled jobs become due and open jobs expire.
         unclaimed: Activations that nobody has started, oldest first: key to the time of the activation.
-        started: Keys of jobs that a worker has started, oldest first.
+        started: Leases of jobs that a worker has started, in milliseconds by key, oldest first.
         finished: What is remembered of finished jobs, by key.
         finished_order: Their keys, oldest first.
         last_seq: Number of the last event, 0 before the first.
@@ -78,7 +78,7 @@ class State:
         self.waiting: dict[str, Lane] = {}
         self.timers = Timers(self.jobs)
         self.unclaimed: OrderedDict[str, int] = OrderedDict()
-        self.started: dict[str, None] = {}
+        self.started: dict[str, int] = {}
         self.finished: dict[str, Finished] = {}
         self.finished_order: deque[str] = deque()
         self.last_seq = 0
@@ -107,7 +107,7 @@ class State:
             struct.pack("<5q", self.last_seq, self.last_at, self.last_source, self.epoch, self.position)
         )
         for key in sorted(self.jobs):
-            _hash_job(digest, self.jobs[key])
+            _hash_job(digest, self.jobs[key], self.started.get(key, 0))
         for key in self.finished_order:
             state, at, job_type, attempt = self.finished[key]
             _update(digest, (key, state, job_type), struct.pack("<qi", at, attempt))
@@ -117,11 +117,11 @@ class State:
         return digest.hexdigest()
 
 
-def _hash_job(digest: blake2b, job: Job) -> None:
+def _hash_job(digest: blake2b, job: Job, lease_ms: int) -> None:
     entry = job.entry
     numbers = _NUMBERS.pack(
         job.priority, job.retries, job.failures, job.attempt, job.lease_expiries, job.created_at, job.since,
-        job.due_at, entry[1] if entry is not None else 0, job.slot,
+        job.due_at, entry[1] if entry is not None else 0, lease_ms, job.slot,
     )  # fmt: skip
     digest.update(len(job.body).to_bytes(4, "little"))
     digest.update(job.body)

@@ -145,7 +145,7 @@ class Partition:
         return self.send(cmd.CreateJob(spec(key, **fields)))
 
     def start(self, key: str = "k", attempt: int = 1, worker: str = "w1") -> list[Event]:
-        return self.send(cmd.StartJobs(worker, (cmd.AttemptRef(key, attempt),)))
+        return self.send(cmd.StartJobs(worker, (cmd.LeaseRef(key, attempt, 0),)))
 
     def extend(self, key: str = "k", attempt: int = 1, lease_ms: int = 30_000) -> list[Event]:
         return self.send(cmd.ExtendJobs("w1", (cmd.LeaseRef(key, attempt, lease_ms),)))

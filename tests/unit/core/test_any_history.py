@@ -161,7 +161,7 @@ class AnyHistory(RuleBasedStateMachine):
     )
     def start(self, which: Sequence[tuple[int, int]], worker: str) -> None:
         named = [(self.key(pick), relative) for pick, relative in which]
-        refs = tuple(cmd.AttemptRef(key, self.attempt(key, relative)) for key, relative in named)
+        refs = tuple(cmd.LeaseRef(key, self.attempt(key, relative), 0) for key, relative in named)
         self.send(cmd.StartJobs(worker, refs))
 
     @rule(
@@ -216,7 +216,7 @@ class AnyHistory(RuleBasedStateMachine):
         """A worker that does as it should, so that histories get on."""
         key = self.key(pick)
         attempt = self.attempt(key, 0)
-        self.send(cmd.StartJobs("w3", (cmd.AttemptRef(key, attempt),)))
+        self.send(cmd.StartJobs("w3", (cmd.LeaseRef(key, attempt, 0),)))
         if lease_ms:
             self.send(cmd.ExtendJobs("w3", (cmd.LeaseRef(key, attempt, lease_ms),)))
         elif fails:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
+
 from relevo_engine.core.job import JobState
 from relevo_schemas import commands as cmd
 from relevo_schemas import events as ev
@@ -68,6 +70,30 @@ def test_an_extension_of_an_attempt_whose_start_went_astray_starts_it() -> None:
     assert "k" in p.state.started
 
 
+def test_a_worker_may_ask_for_another_lease_than_the_jobs_own() -> None:
+    """Its handler is known to take longer: neither a start nor a failover may cut it to the job's own lease."""
+    p = Partition(rules())
+    p.create("k", lease_ms=LEASE)
+    (event,) = p.send(cmd.StartJobs("w1", (cmd.LeaseRef("k", 1, 5 * LEASE),)))
+    assert isinstance(event, ev.JobStarted)
+    assert p.step(5 * LEASE - 1) == []
+    p.failover()
+    assert p.step(5 * LEASE - 1) == []
+    assert only(p.step(1), ev.JobTimedOut)
+
+
+@pytest.mark.parametrize("first", [cmd.StartJobs, cmd.ExtendJobs])
+def test_start_and_extension_in_either_order_give_the_lease_that_was_asked_for(
+    first: type[cmd.StartJobs | cmd.ExtendJobs],
+) -> None:
+    p = Partition(rules())
+    p.create("k", lease_ms=LEASE)
+    refs = (cmd.LeaseRef("k", 1, 5 * LEASE),)
+    for command in (first, cmd.ExtendJobs if first is cmd.StartJobs else cmd.StartJobs):
+        p.send(command("w1", refs))
+    assert p.step(5 * LEASE - 1) == []
+
+
 def test_extensions_that_are_refused_say_which() -> None:
     p = Partition(rules())
     p.create("a", lease_ms=LEASE)
@@ -99,7 +125,7 @@ def test_a_batch_of_starts_is_answered_job_by_job() -> None:
     p.create("b")
     p.complete("b")
     events = p.send(
-        cmd.StartJobs("w1", (cmd.AttemptRef("a", 1), cmd.AttemptRef("b", 1), cmd.AttemptRef("a", 1)))
+        cmd.StartJobs("w1", (cmd.LeaseRef("a", 1, 0), cmd.LeaseRef("b", 1, 0), cmd.LeaseRef("a", 1, 0)))
     )
     assert [type(event) for event in events] == [ev.JobStarted, ev.CommandRejected, ev.JobStarted]
     assert {event.source for event in events} == {3}
@@ -118,7 +144,7 @@ def test_a_redelivered_activation_may_be_started_by_another_worker() -> None:
 
 def test_batches_and_names_are_bounded() -> None:
     p = Partition(rules(batch_jobs_max=2))
-    refs = tuple(cmd.AttemptRef(f"k{n}", 1) for n in range(3))
+    refs = tuple(cmd.LeaseRef(f"k{n}", 1, 0) for n in range(3))
     assert refusals(p.send(cmd.StartJobs("w", refs))) == [("INVALID", "3 jobs")]
     assert refusals(p.send(cmd.StartJobs("w", ()))) == [("INVALID", "0 jobs")]
     assert refusals(p.send(cmd.StartJobs("w" * 257, refs[:1]))) == [("INVALID", "257 bytes")]

@@ -122,7 +122,7 @@ CREATED = ev.JobCreated(*head(), spec("k"))
                 ev.JobCreated(*head(source=5), spec()),
                 ev.JobActivated(*head(seq=3, source=-1), "k", 1, 0),
             ],
-            ev.JobStarted(*head(seq=4, source=5), "k", 1, "w"),
+            ev.JobStarted(*head(seq=4, source=5), "k", 1, "w", 30_000),
             "a source of at least 6",
         ),
     ],
@@ -142,7 +142,7 @@ def test_what_does_not_follow_is_not_applied(before: list[Event], event: Event, 
     [
         ev.JobDue(*head(seq=3, source=1), "k"),
         ev.JobActivated(*head(seq=3, source=1), "k", 2, 0),
-        ev.JobStarted(*head(seq=3, source=1), "k", 1, "w"),
+        ev.JobStarted(*head(seq=3, source=1), "k", 1, "w", 30_000),
         ev.JobFailed(*head(seq=3, source=1), "k", 1, "", 0, -1),
         ev.JobTimedOut(*head(seq=3, source=1), "k", 1, "LEASE", 1),
         ev.JobRetried(*head(seq=3, source=1), "k", 1),
@@ -168,7 +168,7 @@ def test_an_attempt_other_than_the_one_under_way_is_damage() -> None:
     for event in (ELECTED, CREATED, ev.JobActivated(*head(seq=3, source=-1), "k", 1, 0)):
         apply(state, event)
     with pytest.raises(InvariantBroken, match="attempt 2 during 1"):
-        apply(state, ev.JobStarted(*head(seq=4, source=1), "k", 2, "w"))
+        apply(state, ev.JobStarted(*head(seq=4, source=1), "k", 2, "w", 30_000))
 
 
 def test_views_tell_what_is_known() -> None:

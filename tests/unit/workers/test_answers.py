@@ -76,7 +76,7 @@ def test_an_answer_heard_twice_is_one_answer() -> None:
 )
 def test_whatever_ends_a_job_ends_the_wait(event: JobCompleted, result: JobResult) -> None:
     ending = Ending(JobHandle("k", 0, 5, 0))
-    ending.heard(10, JobStarted(1, 1, 1, 1, "k", 1, "w"))
+    ending.heard(10, JobStarted(1, 1, 1, 1, "k", 1, "w", 30_000))
     assert not ending.future.done()
     ending.heard(11, event)
     assert ending.future.result(0) == result

@@ -11,7 +11,7 @@ from relevo.leases import LeaseKeeper
 from relevo.offsets import Ownership
 from relevo.sender import Sender
 from relevo.stats import WorkerStats
-from relevo_schemas.commands import AttemptRef, ExtendJobs, LeaseRef, StartJobs
+from relevo_schemas.commands import ExtendJobs, LeaseRef, StartJobs
 from tests.unit.workers.fakes import FakeRunner, FakeSender, FakeStore, activation
 
 LONG_AGO = 3_600.0
@@ -68,8 +68,8 @@ def test_long_jobs_are_reported_once_in_one_batch_per_partition() -> None:
     world.keeper.tick()
     world.keeper.tick()
     assert world.sender.sent == [
-        StartJobs("me", (AttemptRef("a", 1), AttemptRef("c", 1))),
-        StartJobs("me", (AttemptRef("b", 1),)),
+        StartJobs("me", (LeaseRef("a", 1, 30_000), LeaseRef("c", 1, 30_000))),
+        StartJobs("me", (LeaseRef("b", 1, 30_000),)),
     ]
     assert world.stats.started_sent == 3
 
@@ -81,7 +81,7 @@ def test_a_new_attempt_of_a_running_job_is_reported_too() -> None:
     world.keeper.tick()
     item.attempt = 2
     world.keeper.tick()
-    assert world.sender.sent[-1] == StartJobs("me", (AttemptRef("a", 2),))
+    assert world.sender.sent[-1] == StartJobs("me", (LeaseRef("a", 2, 30_000),))
 
 
 def test_a_report_that_finds_no_room_is_made_later() -> None:
@@ -91,7 +91,7 @@ def test_a_report_that_finds_no_room_is_made_later() -> None:
     world.keeper.tick()
     world.sender.room = 10
     world.keeper.tick()
-    assert world.sender.sent == [StartJobs("me", (AttemptRef("a", 1),))]
+    assert world.sender.sent == [StartJobs("me", (LeaseRef("a", 1, 30_000),))]
 
 
 def test_lease_and_claim_are_renewed_when_due() -> None:
@@ -111,7 +111,7 @@ def test_a_types_own_lease_is_asked_for_at_the_start() -> None:
     world = World(lease_ms=90_000)
     world.run("a")
     world.keeper.tick()
-    assert world.sender.sent[-1] == ExtendJobs("me", (LeaseRef("a", 1, 90_000),))
+    assert world.sender.sent == [StartJobs("me", (LeaseRef("a", 1, 90_000),))]
 
 
 def test_a_lost_claim_reaches_the_handler() -> None:

@@ -79,7 +79,7 @@ def test_the_time_out_of_an_earlier_attempt_is_not_ours() -> None:
     world = World()
     world.run("k", attempt=2)
     world.hear("k", JobTimedOut(1, 1, 1, -1, "k", 1, "LEASE", 1))
-    world.hear("k", JobStarted(1, 1, 1, 1, "k", 2, "me"))
+    world.hear("k", JobStarted(1, 1, 1, 1, "k", 2, "me", 30_000))
     assert world.lost == []
 
 
