@@ -13,7 +13,7 @@ from typing import Any
 from relevo.bulk import IN_FLIGHT_MAX, Bulk
 from relevo.client import TIMEOUT_S, _key, update_command
 from relevo.core import Core, WaitFor
-from relevo.names import DEFAULT_CLUSTER
+from relevo.environment import find_place
 from relevo.requests import NewJob, check_reason, check_retries
 from relevo.results import CreateResult, JobHandle, JobResult
 from relevo.steps import run_async
@@ -26,16 +26,19 @@ class AsyncClient:
     It may serve several event loops.
 
     Args:
-        bootstrap: ``host:port`` of Kafka, several separated by commas.
-        cluster: The cluster's name.
+        bootstrap: ``host:port`` of Kafka, several separated by commas; None: ``RELEVO_KAFKA`` in the
+            environment (with ``RELEVO_KAFKA_OPTIONS``), else localhost:9092.
+        cluster: The cluster's name; None: ``RELEVO_CLUSTER`` in the environment, else relevo.
         **kafka_options: librdkafka's options, with underscores for dots or by ``**{"…": …}``.
 
     Raises:
         ConfigurationError: An option contradicts what delivery rests on.
     """
 
-    def __init__(self, bootstrap: str, cluster: str = DEFAULT_CLUSTER, **kafka_options: Any) -> None:
-        self._core = Core(bootstrap, cluster, kafka_options)
+    def __init__(
+        self, bootstrap: str | None = None, cluster: str | None = None, **kafka_options: Any
+    ) -> None:
+        self._core = Core(*find_place(bootstrap, cluster, kafka_options))
 
     @property
     def bootstrap(self) -> str:

@@ -12,8 +12,8 @@ from typing import Any, Final, TypeVar
 from relevo.aclient import AsyncClient
 from relevo.client import Client
 from relevo.dedup.store import DedupStore
+from relevo.environment import find_place
 from relevo.execution import Handler
-from relevo.names import DEFAULT_CLUSTER
 from relevo.stats import WorkerStats, total
 from relevo.worker import BUFFER, DRAIN_S, STOP_S, Delivery, JobType, Workers
 
@@ -110,8 +110,9 @@ class WorkerApp(_Runnable):
     """A worker process: handlers by job type.
 
     Args:
-        bootstrap: ``host:port`` of Kafka, several separated by commas.
-        cluster: The cluster's name.
+        bootstrap: ``host:port`` of Kafka, several separated by commas; None: ``RELEVO_KAFKA`` in the
+            environment (with ``RELEVO_KAFKA_OPTIONS``), else localhost:9092.
+        cluster: The cluster's name; None: ``RELEVO_CLUSTER`` in the environment, else relevo.
         dedup: Remembers what was done; None: `MemoryDedupStore`, which knows of this process only.
         drain: How long running handlers may finish when a partition goes to another worker, in seconds.
         watch: Follow the log for jobs that run long, to learn that they were cancelled or timed out.
@@ -120,15 +121,16 @@ class WorkerApp(_Runnable):
 
     def __init__(
         self,
-        bootstrap: str,
-        cluster: str = DEFAULT_CLUSTER,
+        bootstrap: str | None = None,
+        cluster: str | None = None,
         *,
         dedup: DedupStore | None = None,
         drain: float = DRAIN_S,
         watch: bool = True,
         **kafka_options: Any,
     ) -> None:
-        self._workers = Workers(bootstrap, cluster, kafka_options, dedup, drain, watch)
+        place = find_place(bootstrap, cluster, kafka_options)
+        self._workers = Workers(*place, dedup, drain, watch)
         self._stopping = threading.Event()
 
     def job(

@@ -20,6 +20,7 @@ from confluent_kafka import (
 )
 
 from relevo import names
+from relevo.environment import find_place
 from relevo.errors import Closed, InvalidRequest, LogGap
 from relevo.event_choice import Start, check_kinds, check_start
 from relevo.forks import ForkGuard
@@ -66,8 +67,9 @@ class JobEvents:
     """Iterates over a cluster's job events. Use it in one thread at a time, and close it (or use ``with``).
 
     Args:
-        bootstrap: ``host:port`` of Kafka, several separated by commas.
-        cluster: The cluster's name.
+        bootstrap: ``host:port`` of Kafka, several separated by commas; None: ``RELEVO_KAFKA`` in the
+            environment (with ``RELEVO_KAFKA_OPTIONS``), else localhost:9092.
+        cluster: The cluster's name; None: ``RELEVO_CLUSTER`` in the environment, else relevo.
         from_: Where to start: ``beginning``, ``now``, a time (datetime with a time zone, or milliseconds
             since the Unix epoch), or the next offset by partition, such as `positions` gave.
         types: Only events of jobs of these types. Events tell a job's key; its type is known from its
@@ -87,8 +89,8 @@ class JobEvents:
 
     def __init__(
         self,
-        bootstrap: str,
-        cluster: str = names.DEFAULT_CLUSTER,
+        bootstrap: str | None = None,
+        cluster: str | None = None,
         from_: Start = "beginning",
         *,
         types: Collection[str] | None = None,
@@ -98,8 +100,9 @@ class JobEvents:
         follow: bool = True,
         **kafka_options: Any,
     ) -> None:
-        self._topic = names.log_topic(names.check_cluster(cluster))
-        self._bootstrap = bootstrap
+        place = find_place(bootstrap, cluster, kafka_options)
+        self._topic = names.log_topic(names.check_cluster(place.cluster))
+        self._bootstrap = place.bootstrap
         self._start = check_start(from_)
         self._types = frozenset(names.check_type(each) for each in types) if types is not None else None
         self._keys = frozenset(key.encode() for key in keys) if keys is not None else None
@@ -117,14 +120,14 @@ class JobEvents:
         self._closed = False
         self._consumer = Consumer(
             options_for_consumer(
-                bootstrap,
-                kafka_options,
+                place.bootstrap,
+                place.options,
                 {
-                    "group.id": group or f"{cluster}.events",
+                    "group.id": group or f"{place.cluster}.events",
                     "auto.offset.reset": "error",
                     "enable.partition.eof": True,
                 },
-                **membership(kafka_options),
+                **membership(place.options),
             )
         )
         try:

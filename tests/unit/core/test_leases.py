@@ -71,7 +71,7 @@ def test_an_extension_of_an_attempt_whose_start_went_astray_starts_it() -> None:
 
 
 def test_a_worker_may_ask_for_another_lease_than_the_jobs_own() -> None:
-    """Its handler is known to take longer: neither a start nor a failover may cut it to the job's own lease."""
+    """Its handler takes longer: neither a start nor a failover may cut it to the job's own lease."""
     p = Partition(rules())
     p.create("k", lease_ms=LEASE)
     (event,) = p.send(cmd.StartJobs("w1", (cmd.LeaseRef("k", 1, 5 * LEASE),)))
