@@ -13,6 +13,7 @@ from relevo.aclient import AsyncClient
 from relevo.client import Client
 from relevo.dedup.store import DedupStore
 from relevo.environment import find_place
+from relevo.errors import ConfigurationError
 from relevo.execution import Handler
 from relevo.stats import WorkerStats, total
 from relevo.worker import BUFFER, DRAIN_S, STOP_S, Delivery, JobType, Workers
@@ -149,6 +150,8 @@ class WorkerApp(_Runnable):
         Raises:
             ConfigurationError: An argument can't be right, or the type has a handler already.
         """
+        if callable(type):
+            raise ConfigurationError("name the job type: @app.job('send-email')")
 
         def register(handler: H) -> H:
             self._workers.add(

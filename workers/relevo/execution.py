@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
 from relevo.item import Item
-from relevo.job import Job
+from relevo.job import Fail, Job, JobError
 from relevo.outcomes import Failed, Outcome, of_exception, of_result
 
 _log: Final = logging.getLogger("relevo.worker")
@@ -37,6 +37,17 @@ class Runner(Protocol):
 
     def close(self) -> None:
         """Take no more; what runs is left alone."""
+
+
+def takes_a_job(handler: Handler) -> bool:
+    """Whether ``handler`` can be called with one argument, as far as that can be told."""
+    try:
+        inspect.signature(handler).bind(None)
+    except TypeError:
+        return False
+    except ValueError:
+        return True  # made in C, without a signature
+    return True
 
 
 def is_async(handler: Handler) -> bool:
@@ -113,6 +124,7 @@ class AsyncRunner:
         except BaseException as error:
             if self._closed and isinstance(error, asyncio.CancelledError):
                 return  # the worker is gone; whoever gets the job next runs it
+            _note(item, error)
             outcome = _timed_out() if item.timed_out else of_exception(error)
         item.outcome = outcome
         self._ended.append(item)
@@ -163,6 +175,7 @@ class ThreadRunner:
             try:
                 outcome = of_result(self._handler(item.job))
             except BaseException as error:
+                _note(item, error)
                 outcome = of_exception(error)
             item.outcome = outcome
             self._finished([item])
@@ -173,6 +186,16 @@ class ThreadRunner:
     def close(self) -> None:  # noqa: D102
         for _ in self._threads:
             self._queue.put(None)
+
+
+def _note(item: Item, error: BaseException) -> None:
+    """Log how a handler ended; what it raised on purpose needs no stack."""
+    job = item.job
+    if isinstance(error, JobError | Fail | asyncio.CancelledError):
+        how = type(error).__name__
+        _log.info("%s job %r, attempt %d, ended by %s: %s", job.type, job.key, job.attempt, how, error)
+    else:
+        _log.warning("%s job %r, attempt %d, failed", job.type, job.key, job.attempt, exc_info=error)
 
 
 def _timed_out() -> Outcome:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import traceback
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -101,7 +102,8 @@ def command_for(key: str, attempt: int, outcome: Outcome) -> Command:
 def _describe(error: BaseException) -> str:
     """The exception, and where in the handler it came from."""
     frames = traceback.extract_tb(error.__traceback__)
-    where = f" (at {frames[-1].name}, line {frames[-1].lineno})" if len(frames) > 1 else ""
+    last = frames[-1] if len(frames) > 1 else None
+    where = f" (at {os.path.basename(last.filename)}:{last.lineno}, in {last.name})" if last else ""
     try:
         text = "".join(traceback.format_exception_only(error)).strip()
     except Exception:  # an exception whose own text can't be made

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import Any, Final, Literal, cast
 
 from relevo import names
 from relevo.consumer import ActivationConsumer
@@ -23,6 +24,7 @@ from relevo.execution import (
     SyncHandler,
     ThreadRunner,
     is_async,
+    takes_a_job,
 )
 from relevo.follower import Follower
 from relevo.forks import ForkGuard
@@ -33,9 +35,6 @@ from relevo.leases import LeaseKeeper, LeaseThread
 from relevo.offsets import OffsetTracker
 from relevo.sender import Sender
 from relevo.stats import WorkerStats
-
-if TYPE_CHECKING:
-    pass
 
 _log: Final = logging.getLogger("relevo.worker")
 
@@ -80,6 +79,11 @@ class JobType:
         names.check_type(self.type)
         if not callable(self.handler):
             raise ConfigurationError(f"the handler of {self.type!r} can't be called: {self.handler!r}")
+        if not takes_a_job(self.handler):
+            raise ConfigurationError(
+                f"the handler of {self.type!r} must take one argument, the job: "
+                f"{getattr(self.handler, '__qualname__', self.handler)}{inspect.signature(self.handler)}"
+            )
         if self.delivery not in ("at-least-once", "at-most-once"):
             raise ConfigurationError(f"delivery {self.delivery!r}: it is 'at-least-once' or 'at-most-once'")
         for name, value in (("lease", self.lease), ("timeout", self.timeout), ("ttl", self.ttl)):
@@ -285,6 +289,8 @@ class Workers:
             shared.leases.start()
             for worker in self._workers:
                 worker.start()
+            kinds = ", ".join(spec.type for spec in self.types)
+            _log.info("%s works on %s, cluster %s, Kafka at %s", shared.identity, kinds, cluster, bootstrap)
 
     @property
     def stats(self) -> dict[str, WorkerStats]:

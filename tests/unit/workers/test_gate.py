@@ -3,95 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from typing import cast
 
 import pytest
 
 from relevo.dedup.store import Claim, Finish
 from relevo.errors import StoreUnsafe
-from relevo.gate import Gate
-from relevo.inquiries import Inquiries
-from relevo.item import Item
-from relevo.offsets import Entry, OffsetTracker
-from relevo.outcomes import Completed, Errored, Failed, Outcome
-from relevo.sender import Sender
-from relevo.stats import WorkerStats
+from relevo.outcomes import Completed, Errored, Failed
 from relevo_schemas.codec import encode
 from relevo_schemas.commands import CancelJob, CompleteJob, FailJob, ThrowError
-from tests.unit.workers.fakes import FakeError, FakeRunner, FakeSender, FakeStore, activation_bytes
-
-TOPIC = "c.activations.send-email"
-
-
-class World:
-    """A gate whose turns the test takes itself."""
-
-    def __init__(self, concurrency: int = 10, *, at_most_once: bool = False) -> None:
-        self.tracker = OffsetTracker()
-        self.sender = FakeSender()
-        self.store = FakeStore()
-        self.runner = FakeRunner()
-        self.stats = WorkerStats()
-        self.faults: list[bool] = []
-        self.gate = Gate(
-            commands="c.commands",
-            namespace="c:dedup:",
-            tracker=self.tracker,
-            sender=cast("Sender", self.sender),
-            store=None if at_most_once else self.store,
-            concurrency=concurrency,
-            claim_s=lambda lease_ms: lease_ms / 1_000,
-            ttl=None,
-            stats=self.stats,
-            name="send-email",
-            on_fault=lambda: self.faults.append(True),
-        )
-        self.gate._runner = self.runner
-        for partition in (0, 1):
-            self.tracker.assign(TOPIC, partition, 0)
-        self.offsets = {0: 0, 1: 0}
-
-    def arrive(self, *values: bytes, slot: int = 0) -> list[Entry]:
-        entries = []
-        for _ in values:
-            entries += self.tracker.begin([(TOPIC, slot, self.offsets[slot])])
-            self.offsets[slot] += 1
-        arrived = [entry for entry in entries if entry is not None]
-        self.gate.deliver(list(zip(arrived, values, strict=True)))
-        self.turn()
-        return arrived
-
-    def turn(self) -> None:
-        """One round, without waiting for what is due later."""
-        self.gate._inbox.put(lambda: None)
-        self.gate._turn()
-
-    def later(self) -> None:
-        """Bring forward what waits for its time, and take a turn."""
-        later = self.gate._later
-        for due, _, item in list(later._heap):
-            if item.due == due:
-                later.put(item, 0.001)
-        link = self.gate._claims._store
-        if link is not None:
-            link.pause_until = 0.0
-        self.turn()
-
-    def end(self, outcome: Outcome) -> None:
-        """All running handlers end alike."""
-        ended, self.runner.running = self.runner.running, []
-        for item in ended:
-            item.outcome = outcome
-        self.gate.finished(ended)
-        self.turn()
-
-    def acknowledge(self, error: object = None) -> None:
-        self.sender.acknowledge(error)
-        self.turn()
-
-    def committable(self) -> dict[int, int]:
-        return {owned.partition: offset for owned, offset in self.tracker.committable()}
+from tests.unit.workers.fakes import FakeError, activation_bytes
+from tests.unit.workers.gate_world import TOPIC, World
 
 
 def test_the_steps_come_in_their_order() -> None:
@@ -363,92 +284,3 @@ def test_the_gate_ends_when_nothing_is_under_way() -> None:
     world.gate.thread.join(30)
     assert not world.gate.thread.is_alive()
     assert world.committable() == {0: 1}
-
-
-class Engine:
-    """Answers inquiries when the test says so."""
-
-    def __init__(self) -> None:
-        self.asked: list[Item] = []
-
-    def ask(self, items: Iterable[Item]) -> None:
-        self.asked += items
-
-
-def doubtful(world: World) -> Engine:
-    """All that comes may have been started by an earlier owner."""
-    engine = Engine()
-    world.gate._inquiries = cast("Inquiries", engine)
-    for owned in world.tracker.owned():
-        owned.doubtful_below = 100
-    return engine
-
-
-def test_what_an_earlier_owner_may_have_started_is_asked_about_first() -> None:
-    """A job that kills its worker at once would never be counted, and circulate for ever."""
-    world = World()
-    engine = doubtful(world)
-    world.arrive(activation_bytes("a"), activation_bytes("b"))
-    assert (world.runner.started, [item.key for item in engine.asked]) == ([], ["a", "b"])
-    world.gate.decided(engine.asked[0], True)
-    world.turn()
-    assert world.runner.started == ["a"]
-
-
-def test_what_the_engine_has_moved_on_from_is_dropped_unstarted() -> None:
-    world = World()
-    engine = doubtful(world)
-    world.arrive(activation_bytes("a"))
-    engine.asked[0].reported = 1
-    world.gate.decided(engine.asked[0], False)
-    world.turn()
-    assert world.runner.started == []
-    assert world.store.calls[-1] == ("release", ["c:dedup:a"])
-    assert (world.committable(), world.stats.stale_dropped) == ({0: 1}, 1)
-
-
-def test_a_later_attempt_is_not_dropped_with_the_one_before() -> None:
-    """It came while the engine was asked about the earlier one, and nobody else will get it."""
-    world = World()
-    engine = doubtful(world)
-    world.arrive(activation_bytes("a"))
-    engine.asked[0].reported = 1
-    world.arrive(activation_bytes("a", attempt=2))
-    world.gate.decided(engine.asked[0], False)
-    world.turn()
-    engine.asked[1].reported = 2
-    world.gate.decided(engine.asked[1], True)
-    world.turn()
-    assert world.runner.started == ["a"]
-    world.end(Completed(b""))
-    world.acknowledge()
-    assert world.sender.sent == [CompleteJob("a", 2, b"")]
-    assert world.committable() == {0: 2}
-
-
-def test_messages_of_a_later_attempt_stay_when_an_earlier_one_is_given_up() -> None:
-    world = World()
-    world.arrive(activation_bytes("a"))
-    world.arrive(activation_bytes("a", attempt=2), slot=1)
-    world.gate.superseded(world.runner.running[0], 1)
-    world.turn()
-    assert world.committable() == {}
-
-
-def test_without_an_answer_it_is_run_all_the_same() -> None:
-    """At least once: an engine that is silent must not keep a job from running for ever."""
-    world = World()
-    engine = doubtful(world)
-    world.arrive(activation_bytes("a"))
-    world.later()
-    assert world.runner.started == ["a"]
-    world.gate.decided(engine.asked[0], True)
-    world.turn()
-    assert world.runner.started == ["a"]
-
-
-def test_what_is_asked_about_takes_a_slot() -> None:
-    world = World(concurrency=2)
-    engine = doubtful(world)
-    world.arrive(*(activation_bytes(key) for key in "abc"))
-    assert [item.key for item in engine.asked] == ["a", "b"]

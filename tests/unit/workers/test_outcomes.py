@@ -90,7 +90,8 @@ def test_an_error_tells_where_it_came_from() -> None:
         charge()
     outcome = of_exception(caught.value)
     assert isinstance(outcome, Failed)
-    assert "RuntimeError: no answer (at charge, line" in outcome.error
+    assert "RuntimeError: no answer (at test_outcomes.py:" in outcome.error
+    assert "in charge)" in outcome.error
 
 
 def test_an_exception_that_cannot_be_printed_is_still_an_outcome() -> None:

@@ -18,6 +18,7 @@ from relevo.kafka_options import guarded, options_for_consumer, options_for_prod
 from relevo.names import check_cluster
 from relevo.stats import WorkerStats, total
 from relevo.steps import Steps, Wait, run, run_async
+from relevo.worker import JobType
 
 
 def test_options_may_be_written_with_underscores() -> None:
@@ -178,3 +179,23 @@ def test_a_type_has_one_handler() -> None:
 def test_a_worker_without_handlers_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="nothing to run"):
         WorkerApp("localhost:9092").start()
+
+
+async def _no_argument() -> None: ...
+
+
+def _two_arguments(job: object, to: object) -> None:
+    del job, to
+
+
+@pytest.mark.parametrize("handler", [_no_argument, _two_arguments])
+def test_a_handler_that_can_not_take_a_job_is_refused_at_once(handler: Any) -> None:
+    """Found at the first job it would turn every job of the type into an incident."""
+    with pytest.raises(ConfigurationError, match=r"must take one argument, the job: _\w+\("):
+        JobType("t", handler)
+
+
+def test_a_decorator_without_a_type_says_how() -> None:
+    app: Any = WorkerApp("localhost:9092")
+    with pytest.raises(ConfigurationError, match="name the job type"):
+        app.job(_two_arguments)
