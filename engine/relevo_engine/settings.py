@@ -114,7 +114,7 @@ class NodeSettings(ClusterWide, BaseSettings):
         description="Seconds of silence until ZooKeeper takes this node for dead.",
     )
     settle_s: float = Field(
-        default=1.0,
+        default=2.0,
         ge=0.0,
         le=60.0,
         description="Seconds for which a node that starts leaves free partitions to others that start too.",

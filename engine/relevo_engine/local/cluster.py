@@ -11,16 +11,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from relevo_engine.errors import EngineError
+from relevo_engine.errors import EngineError, UnreachableError
 from relevo_engine.local.brokers import LocalBrokers
 from relevo_engine.local.errors import LocalError
 from relevo_engine.local.home import Home, open_home
 from relevo_engine.local.node import LocalNode
-from relevo_engine.local.ports import free_ports
+from relevo_engine.local.ports import any_accepts, free_ports
 from relevo_engine.local.server import READY_TIMEOUT_S
 from relevo_engine.topic_admin import TopicAdmin
 
 _POLL_S = 0.05
+_REACH_S = 5.0
 
 
 class LocalCluster:
@@ -43,6 +44,7 @@ class LocalCluster:
         kafka_options: More librdkafka options, for brokers that run already.
         home: A folder for logs and data, which are kept there; by default a temporary one.
         for_tests: See `LocalBrokers`.
+        usual_ports: See `LocalBrokers`.
         report: Told, line by line, what takes a while.
     """
 
@@ -61,6 +63,7 @@ class LocalCluster:
         kafka_options: Mapping[str, str] | None = None,
         home: Path | str | None = None,
         for_tests: bool = True,
+        usual_ports: bool = False,
         report: Callable[[str], None] = lambda _line: None,
     ) -> None:
         if nodes < 1:
@@ -82,6 +85,7 @@ class LocalCluster:
             0 if zookeeper else zookeepers,
             self._path / "brokers" if self._path is not None and not (kafka and zookeeper) else None,
             for_tests=for_tests,
+            usual_ports=usual_ports,
             report=report,
         )
 
@@ -122,12 +126,14 @@ class LocalCluster:
 
         Raises:
             LocalError: A server or node did not start; the message has the end of its log.
-            EngineError: Kafka or ZooKeeper, where they run already, can't be used.
+            UnreachableError: Kafka or ZooKeeper, which should run already, doesn't answer.
+            EngineError: They can't be used.
         """
         if self._home is not None:
             raise LocalError("the cluster was started already")
         self._home = open_home(self._path / "nodes" if self._path is not None else None)
         try:
+            self._reach_given()
             if not (self._kafka and self._zookeeper):
                 self._report("starting " + self._what_starts())
                 self.brokers.start()
@@ -230,6 +236,18 @@ class LocalCluster:
                 raise LocalError(f"no leader for partitions {missing} after {timeout_s:g} s\n{tails}")
             wait.wait(_POLL_S)
 
+    def _reach_given(self) -> None:
+        """Looks for the servers that should run already, before others are started for nothing."""
+        if self._kafka:
+            try:
+                TopicAdmin(self._kafka, self.name, self._kafka_options).slots(_REACH_S)
+            except UnreachableError as error:
+                raise UnreachableError(f"{error}. Is it running, and is the address right?") from error
+        if self._zookeeper and not any_accepts(self._zookeeper, _REACH_S):
+            raise UnreachableError(
+                f"no ZooKeeper answers at {self._zookeeper}. Is it running, and is the address right?"
+            )
+
     def _what_starts(self) -> str:
         kafka, zookeeper = not self._kafka, not self._zookeeper
         return " and ".join(["Kafka"] * kafka + ["ZooKeeper"] * zookeeper)
@@ -247,6 +265,8 @@ class LocalCluster:
             "kafka": self.kafka,
             "zookeeper": self.zookeeper,
             "allow_unsafe_topics": True,
+            # A lone node needs to wait for no other.
+            **({"settle_s": 0.0} if self._node_count == 1 else {}),
             **self._settings,
         }
         if self._kafka_options:
