@@ -14,9 +14,7 @@ import aiohttp
 
 import relevo
 
-app = relevo.WorkerApp(
-    os.environ["RELEVO_KAFKA"], cluster=os.environ["RELEVO_CLUSTER"], dedup=relevo.MemoryDedupStore()
-)
+app = relevo.WorkerApp(dedup=relevo.MemoryDedupStore())
 
 
 @cache

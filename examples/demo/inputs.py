@@ -31,3 +31,10 @@ def repeated(lines: list[GoodLine], jobs: int) -> Iterator[NewJob]:
         line = lines[place]
         key = line.job.key or f"line-{line.number}"
         yield replace(line.job, key=f"{key}-{turn}" if turn else key)
+
+
+def made_of(lines: int, jobs: int) -> str:
+    """How so many jobs come of so many lines, for people."""
+    if jobs > lines:
+        return f"{lines} lines, repeated to {jobs} jobs"
+    return f"{lines} lines, of which the first {jobs} are jobs here" if jobs < lines else f"{jobs} jobs"

@@ -2,7 +2,8 @@
 
 ``make demo`` runs it. It starts real brokers and real node and worker processes, ends one node by kill -9 in
 the middle, and writes what two independent witnesses say (see `report`) to ``build/demo-report.json``. Exit
-code 0 only if every accepted job was completed, a successor took over, and the log is sound.
+code 0 only if every line was a job, every accepted job was completed, a successor took over, and the log is
+sound; bad lines are told, and the good ones run.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import orjson
 from confluent_kafka import Consumer
-from inputs import read_jobs, repeated
+from inputs import made_of, read_jobs, repeated
 from report import LogReader, Report, effects, make_report
 from surroundings import await_workers
 from view import View
@@ -101,6 +102,7 @@ class Demo:
 
     def __init__(self, options: argparse.Namespace, lines: list[GoodLine], folder: Path) -> None:
         self.jobs = list(repeated(lines, options.jobs))
+        self.lines = len(lines)
         self.types = sorted({line.job.type for line in lines})
         self.options = options
         self.database = folder / "effects.sqlite"
@@ -127,7 +129,8 @@ class Demo:
                 report=self.view.say,
             )
             stack.enter_context(cluster)
-            self.view.say(f"{options.nodes} nodes lead: {self._leads(cluster)}")
+            self.view.say(made_of(self.lines, len(self.jobs)))
+            self.view.say(f"{options.nodes} nodes; {self._leads(cluster)}")
             for server in self._servers(cluster):
                 stack.callback(server.stop)
             await_workers(cluster, self.types, options.workers)
@@ -227,11 +230,11 @@ class Demo:
     @staticmethod
     def _leads(cluster: LocalCluster) -> str:
         led = Counter(cluster.leaders().values())
-        return ", ".join(f"{node} {count} partition(s)" for node, count in sorted(led.items()))
+        return ", ".join(f"{node.node_id} leads {led[node.node_id] or 'none'}" for node in cluster.nodes)
 
 
 def main() -> int:
-    """Run the demo; 0 only if nothing was lost and the log is sound."""
+    """Run the demo; 0 only if no line was bad, nothing was lost, and the log is sound."""
     options = parse_options()
     try:
         lines, bad = read_jobs(options.input)
@@ -252,8 +255,11 @@ def main() -> int:
             return 2
     options.report.parent.mkdir(parents=True, exist_ok=True)
     options.report.write_bytes(orjson.dumps(report.as_dict(), option=orjson.OPT_INDENT_2) + b"\n")
-    demo.view.finish(report, [*creator.refused[:10], *log.check.faults[:10]], options.report)
-    return 0 if report.sound and not creator.refused else 1
+    faults = [*creator.refused[:10], *log.check.faults[:10]]
+    if bad:
+        faults.append(f"{len(bad)} line(s) of {options.input} are no jobs and were left out, see above")
+    demo.view.finish(report, faults, options.report)
+    return 0 if report.sound and not creator.refused and not bad else 1
 
 
 if __name__ == "__main__":

@@ -66,6 +66,13 @@ def test_a_read_sees_what_was_decided_before_it(cluster: LocalCluster, client: C
         assert api.job(key)["state"] == "CANCELLED"
 
 
+def test_a_misspelt_filter_is_refused(cluster: LocalCluster) -> None:
+    """An ignored filter gives all jobs for those that were asked for."""
+    with pytest.raises(ApiError, match="Did you mean state") as caught:
+        cluster.nodes[0].api.get("/v1/jobs", {"staet": "READY"})
+    assert (caught.value.status, caught.value.code) == (400, "UNKNOWN_PARAMETER")
+
+
 def test_partitions_nodes_and_metrics_are_told(cluster: LocalCluster, client: Client) -> None:
     client.create("mail", key="counted", wait="decided")
     for node in cluster.nodes:

@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 import relevo
 from tests.support.brokers import Brokers
 from tests.support.engine_thread import EngineThread
-from tests.support.redis import Redis
+from tests.support.jobs import committed, kinds_of
 from tests.support.waiting import wait_until
 
 TYPE = "work"
@@ -31,25 +31,6 @@ def engine(brokers: Brokers, cluster_name: str) -> Iterator[EngineThread]:
 def client(engine: EngineThread) -> Iterator[relevo.Client]:
     with relevo.Client(engine.kafka, engine.cluster) as client:
         yield client
-
-
-def kinds_of(engine: EngineThread, key: str) -> list[str]:
-    with relevo.JobEvents(engine.kafka, engine.cluster, keys=[key], follow=False) as events:
-        return [event.kind for event in events]
-
-
-def committed(engine: EngineThread) -> dict[int, int]:
-    """Per partition of the activation topic, how much the group has committed."""
-    from confluent_kafka import Consumer, TopicPartition
-
-    consumer = Consumer({"bootstrap.servers": engine.kafka, "group.id": f"{engine.cluster}.workers.{TYPE}"})
-    try:
-        places = [
-            TopicPartition(f"{engine.cluster}.activations.{TYPE}", each) for each in range(engine.partitions)
-        ]
-        return {each.partition: each.offset for each in consumer.committed(places, timeout=10)}
-    finally:
-        consumer.close()
 
 
 def test_jobs_run_and_their_results_come_back(engine: EngineThread, client: relevo.Client) -> None:
@@ -176,7 +157,9 @@ def test_garbage_on_the_activation_topic_is_skipped_and_counted(
         job = client.create(TYPE)
         assert client.await_result(job).value == job.key
         wait_until(lambda: app.stats.damaged == engine.partitions, "the garbage is counted")
-        wait_until(lambda: sum(max(each, 0) for each in committed(engine).values()) >= 3, "all is committed")
+        wait_until(
+            lambda: sum(max(each, 0) for each in committed(engine, TYPE).values()) >= 3, "all is committed"
+        )
 
 
 def test_a_long_job_keeps_its_lease_while_its_handler_blocks(
@@ -263,172 +246,3 @@ def test_a_coroutine_that_hangs_is_cancelled_and_tried_again(
 
     with app:
         assert client.await_result(client.create(TYPE, backoff=0.05)).value == 2
-
-
-def test_redis_gone_no_effect_without_a_claim_and_no_commit(
-    engine: EngineThread, client: relevo.Client, own_redis: Redis
-) -> None:
-    app = relevo.WorkerApp(
-        engine.kafka, engine.cluster, dedup=relevo.RedisDedupStore(own_redis.url, timeout=0.3)
-    )
-    effects: Counter[str] = Counter()
-
-    @app.job(TYPE)
-    async def handler(job: relevo.Job) -> None:
-        effects[job.key] += 1
-
-    with app:
-        first = client.create(TYPE)
-        client.await_result(first)
-        own_redis.kill()
-        before = committed(engine)
-        jobs = [client.create(TYPE) for _ in range(50)]
-        wait_until(lambda: app.stats.unknown_claims >= 3, "it shows")
-        assert set(effects) == {first.key}
-        own_redis.restart()
-        for job in jobs:
-            assert client.await_result(job).state == "COMPLETED"
-        wait_until(lambda: sum(committed(engine).values()) > sum(before.values()), "the commit moves on")
-    assert set(effects.values()) == {1}
-
-
-def test_a_job_activated_twice_has_its_effect_once(engine: EngineThread, client: relevo.Client) -> None:
-    """The same activation again, as after a lost commit: it is not run, its result is sent again."""
-    app = relevo.WorkerApp(engine.kafka, engine.cluster)
-    effects: Counter[str] = Counter()
-
-    @app.job(TYPE)
-    async def handler(job: relevo.Job) -> str:
-        effects[job.key] += 1
-        return "once"
-
-    with app:
-        job = client.create(TYPE)
-        assert client.await_result(job).value == "once"
-        again = activations(engine)
-        producer = Producer({"bootstrap.servers": engine.kafka})
-        for value in again * 3:
-            producer.produce(f"{engine.cluster}.activations.{TYPE}", value, job.key.encode(), 0)
-        producer.flush(10)
-        wait_until(lambda: app.stats.duplicates_suppressed == 3 * len(again), "all repeats were noticed")
-    assert effects == {job.key: 1}
-
-
-def activations(engine: EngineThread) -> list[bytes]:
-    """All that stands on the activation topic."""
-    from confluent_kafka import Consumer, TopicPartition
-
-    consumer = Consumer(
-        {
-            "bootstrap.servers": engine.kafka,
-            "group.id": "test",
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-        }
-    )
-    topic = f"{engine.cluster}.activations.{TYPE}"
-    consumer.assign([TopicPartition(topic, each, 0) for each in range(engine.partitions)])
-    found, ends = [], 0
-    while ends < engine.partitions:
-        message = consumer.poll(10)
-        assert message is not None
-        if message.error() is not None:
-            ends += 1
-        else:
-            found.append(message.value() or b"")
-    consumer.close()
-    return found
-
-
-def test_a_lease_shorter_than_the_queue_makes_no_copies(engine: EngineThread, client: relevo.Client) -> None:
-    """Jobs wait in Kafka for longer than their lease before anybody works: each has its effect once."""
-    count = 200
-    jobs = list(client.create_many({"type": TYPE, "lease": 1.0} for _ in range(count)))
-    assert all(job.ok for job in jobs)
-    # Longer than their lease, by the engine's own clock.
-    time.sleep(1.5)
-    app = relevo.WorkerApp(engine.kafka, engine.cluster)
-    effects: Counter[str] = Counter()
-
-    @app.job(TYPE, concurrency=1)
-    async def handler(job: relevo.Job) -> None:
-        effects[job.key] += 1
-        await asyncio.sleep(0.01)
-
-    with app:
-        wait_until(lambda: app.stats.done >= count, "all are done", timeout_s=60)
-    assert effects == {str(job.key): 1 for job in jobs}
-    with relevo.JobEvents(
-        engine.kafka, engine.cluster, kinds=["JobActivated", "JobTimedOut"], follow=False
-    ) as events:
-        assert Counter(event.kind for event in events) == {"JobActivated": count}
-
-
-def test_at_most_once_commits_first_and_tries_nothing_again(
-    engine: EngineThread, client: relevo.Client
-) -> None:
-    app = relevo.WorkerApp(engine.kafka, engine.cluster)
-    seen: dict[str, int] = {}
-
-    @app.job(TYPE, delivery="at-most-once")
-    def handler(job: relevo.Job) -> None:
-        seen[job.key] = sum(max(each, 0) for each in committed(engine).values())
-        if job.key == "raises":
-            raise ValueError("no second try")
-
-    with app:
-        good = client.create(TYPE)
-        assert client.await_result(good).state == "COMPLETED"
-        assert seen[good.key] > 0
-        client.create(TYPE, key="raises", retries=5, backoff=0.05)
-        wait_until(lambda: "JobIncident" in kinds_of(engine, "raises"), "it is an incident")
-    assert kinds_of(engine, "raises").count("JobActivated") == 1
-
-
-def test_a_type_that_has_no_topic_yet_is_waited_for(engine: EngineThread, client: relevo.Client) -> None:
-    app = relevo.WorkerApp(engine.kafka, engine.cluster)
-    app.job("brand-new")(lambda job: "hello")
-    with app:
-        assert client.await_result(client.create("brand-new")).value == "hello"
-
-
-def test_a_worker_without_a_broker_waits_and_stops_when_told(caplog: pytest.LogCaptureFixture) -> None:
-    app = relevo.WorkerApp("127.0.0.1:1")
-    app.job(TYPE)(lambda job: None)
-    app.start()
-    wait_until(lambda: "Kafka doesn't answer" in caplog.text, "it says so")
-    app.stop(drain=1)
-    assert "Traceback" not in caplog.text
-
-
-def test_two_workers_share_the_work_and_hand_it_over(engine: EngineThread, client: relevo.Client) -> None:
-    """In-flight work at revoke is drained and committed; what is repeated, a shared store catches."""
-    store = relevo.MemoryDedupStore()
-    effects: Counter[str] = Counter()
-    lock = threading.Lock()
-
-    def make() -> relevo.WorkerApp:
-        app = relevo.WorkerApp(engine.kafka, engine.cluster, dedup=store)
-
-        @app.job(TYPE, concurrency=10)
-        async def handler(job: relevo.Job) -> None:
-            await asyncio.sleep(0.005)
-            with lock:
-                effects[job.key] += 1
-
-        return app
-
-    apps = [make()]
-    apps[0].start()
-    keys = {str(result.key) for result in client.create_many({"type": TYPE} for _ in range(3_000))}
-    for _ in range(3):
-        newcomer = make()
-        newcomer.start()
-        apps.append(newcomer)
-        target = len(effects) + 300
-        wait_until(lambda: len(effects) >= min(target, len(keys)), "the work goes on", timeout_s=60)  # noqa: B023
-        apps.pop(0).stop()
-    wait_until(lambda: set(effects) == keys, "all have run", timeout_s=60)
-    for app in apps:
-        app.stop()
-    assert max(effects.values()) == 1

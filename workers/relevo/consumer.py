@@ -134,7 +134,11 @@ class ActivationConsumer:
             # of a former ownership must not count in the next.
             self._take([first])
             if room > 1:
-                self._take(self._read(lambda: self._consumer.consume(min(room, BATCH_MAX) - 1, 0)) or [])
+                more = self._read(lambda: self._consumer.consume(min(room, BATCH_MAX) - 1, 0))
+                if more is None:
+                    self._read_again()
+                else:
+                    self._take(more)
         now = time.monotonic()
         if now >= self._next_commit:
             self._next_commit = now + COMMIT_EVERY_S
@@ -253,6 +257,12 @@ class ActivationConsumer:
             )
             self._stats.add("holes")
             self._seek(found.topic, found.partition, expected)
+
+    def _read_again(self) -> None:
+        """A batch was swallowed, and librdkafka's positions needn't tell: fetch whatever we haven't got."""
+        for owned in self._tracker.owned():
+            if owned.next is not None:
+                self._seek(owned.topic, owned.partition, owned.next)
 
     def _seek(self, topic: str, partition: int, offset: int) -> None:
         try:

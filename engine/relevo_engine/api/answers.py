@@ -37,6 +37,12 @@ class Answers:
         self._backend = backend
         self._session = session
 
+    @property
+    def cluster(self) -> str | None:
+        """The cluster's name, where the backend tells it: who asks can see that it is the one they meant."""
+        name: str | None = getattr(self._backend, "cluster_name", None)
+        return name
+
     async def job(self, key: str, *, passed_on: bool) -> tuple[int, dict[str, Any]]:
         """HTTP status and body for one job."""
         partition = partition_of(key, self._backend.partitions)
@@ -51,7 +57,8 @@ class Answers:
                 404,
                 "NOT_FOUND",
                 f"there is no job with the key {key!r}, or it ended so long ago that it is forgotten",
-                "Check the key. The log tells of forgotten jobs: relevo events tail --key KEY --from start",
+                "Check the key. The log tells of forgotten jobs:"
+                " relevo events tail --key KEY --from start --no-follow",
             )
         return 200, {**found, "partition": partition, "answered_by": self._backend.node_id}
 
@@ -90,7 +97,11 @@ class Answers:
             for partition in range(self._backend.partitions):
                 if partition not in rows:
                     rows[partition] = _absent(partition, claimed.get(partition), failures)
-        return {"partitions": [rows[partition] for partition in sorted(rows)], "not_reached": failures}
+        return {
+            "cluster": self.cluster,
+            "partitions": [rows[partition] for partition in sorted(rows)],
+            "not_reached": failures,
+        }
 
     async def nodes(self) -> dict[str, Any]:
         """The nodes that are alive, and how many partitions each leads."""
@@ -98,10 +109,11 @@ class Answers:
         leaders = await self._ask_zookeeper(self._backend.leaders)
         led = list(leaders.values())
         return {
+            "cluster": self.cluster,
             "nodes": [
                 {**found[name]._asdict(), "leads": led.count(name), "self": name == self._backend.node_id}
                 for name in sorted(found)
-            ]
+            ],
         }
 
     def _row(self, seen: LocalPartition, described: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import difflib
 import threading
 from concurrent.futures import Future
 from typing import Final
@@ -123,7 +124,8 @@ class _Handlers:
         self._answers = answers
 
     async def alive(self, _request: web.Request) -> web.Response:
-        return reply({"status": "alive", "node": self._backend.node_id})
+        node = {"node": self._backend.node_id, "cluster": self._answers.cluster}
+        return reply({"status": "alive", **node})
 
     async def ready(self, _request: web.Request) -> web.Response:
         reasons = self._backend.not_ready()
@@ -137,12 +139,15 @@ class _Handlers:
         return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
 
     async def partitions(self, request: web.Request) -> web.Response:
+        _check_query(request, ("scope",))
         return reply(await self._answers.partition_rows(local=_is_local(request)))
 
-    async def nodes(self, _request: web.Request) -> web.Response:
+    async def nodes(self, request: web.Request) -> web.Response:
+        _check_query(request, ())
         return reply(await self._answers.nodes())
 
     async def job(self, request: web.Request) -> web.Response:
+        _check_query(request, ())
         key = request.match_info["key"]
         length = len(key.encode(errors="surrogatepass"))
         if length > KEY_LENGTH_MAX:
@@ -154,6 +159,7 @@ class _Handlers:
         return reply(body, status, headers)
 
     async def jobs(self, request: web.Request) -> web.Response:
+        _check_query(request, ("state", "type", "limit", "scope"))
         where = _state(request.query.get("state"))
         limit = _limit(request.query.get("limit"))
         job_type = request.query.get("type") or None
@@ -163,6 +169,17 @@ class _Handlers:
 def _is_local(request: web.Request) -> bool:
     """Whether only this node is asked; always so for what another node passes on."""
     return request.query.get("scope") == "local" or ASKED_BY in request.headers
+
+
+def _check_query(request: web.Request, known: tuple[str, ...]) -> None:
+    """Refuses what would be ignored: whoever misspells a filter must not take all jobs for its answer."""
+    for name in request.query:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"Did you mean {close[0]}? " if close else ""
+            there_are = f"There are: {', '.join(known)}." if known else "There are none here."
+            message = f"unknown query parameter {name!r}"
+            raise AnswerError(400, "UNKNOWN_PARAMETER", message, hint + there_are)
 
 
 def _state(text: str | None) -> JobState | None:

@@ -6,7 +6,7 @@ import base64
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +18,7 @@ from relevo_engine.local.install import ensure_installed
 from relevo_engine.local.java import find_java
 from relevo_engine.local.kafka import PORTS_EACH as KAFKA_PORTS
 from relevo_engine.local.kafka import KafkaPlace, KafkaTools, admin, brokers_alive, format_data, kafka_spec
-from relevo_engine.local.ports import LOOPBACK, free_ports, is_free
+from relevo_engine.local.ports import LOOPBACK, free_ports, is_free, with_usual
 from relevo_engine.local.server import READY_TIMEOUT_S, Server
 from relevo_engine.local.warmup import warm_coordinators
 from relevo_engine.local.zookeeper import PORTS_EACH as ZOOKEEPER_PORTS
@@ -26,6 +26,8 @@ from relevo_engine.local.zookeeper import ZooKeeperPlace, zookeeper_spec
 
 _PORT_ATTEMPTS = 5
 _SIZES = (0, 1, 3)
+_KAFKA_PORT = 9092
+_ZOOKEEPER_PORT = 2181
 
 
 class LocalBrokers:
@@ -49,6 +51,7 @@ class LocalBrokers:
         home: Path | str | None = None,
         *,
         for_tests: bool = True,
+        usual_ports: bool = False,
         report: Callable[[str], None] = lambda _line: None,
     ) -> None:
         """Starts nothing yet.
@@ -59,6 +62,8 @@ class LocalBrokers:
             home: A data folder to keep and to start on again; by default a temporary one.
             for_tests: Quick to start and small, but not for measuring, and not for data that must survive a
                 crash of the machine.
+            usual_ports: Take 9092 for Kafka and 2181 for ZooKeeper where they are free, so that clients find
+                them without being told.
             report: Told, line by line, what takes a while.
 
         Raises:
@@ -72,6 +77,7 @@ class LocalBrokers:
         self._home_path = Path(home) if home is not None else None
         self._home: Home | None = None
         self._for_tests = for_tests
+        self._usual_ports = usual_ports
         self._report = report
 
     def __enter__(self) -> Self:
@@ -179,7 +185,11 @@ class LocalBrokers:
     ) -> None:
         """Chooses ports and writes every server's settings."""
         brokers, zookeepers = self._counts
-        ports, self._cluster_id = _agree(home, brokers, zookeepers, fresh_ports=fresh_ports)
+        usual: dict[int, int] = {}
+        if self._usual_ports and not fresh_ports:
+            usual = {0: _KAFKA_PORT} if brokers else {}
+            usual |= {brokers * KAFKA_PORTS: _ZOOKEEPER_PORT} if zookeepers else {}
+        ports, self._cluster_id = _agree(home, brokers, zookeepers, usual, fresh_ports=fresh_ports)
         taken = iter(ports)
         self._places = [
             KafkaPlace(number, home.path / f"kafka-{number}", next(taken), next(taken))
@@ -254,7 +264,9 @@ def _addresses(servers: list[Server]) -> str:
     return ",".join(f"{LOOPBACK}:{server.port}" for server in servers)
 
 
-def _agree(home: Home, brokers: int, zookeepers: int, *, fresh_ports: bool) -> tuple[list[int], str]:
+def _agree(
+    home: Home, brokers: int, zookeepers: int, usual: Mapping[int, int], *, fresh_ports: bool
+) -> tuple[list[int], str]:
     """Takes ports and cluster id from an earlier start on this folder, if the ports are free."""
     known = home.read_shape()
     size = {"brokers": brokers, "zookeepers": zookeepers}
@@ -273,6 +285,9 @@ def _agree(home: Home, brokers: int, zookeepers: int, *, fresh_ports: bool) -> t
         and len(ports) == count
         and all(isinstance(p, int) and is_free(p) for p in ports)
     )
-    chosen = list(ports) if isinstance(ports, list) and usable and not fresh_ports else free_ports(count)
+    if isinstance(ports, list) and usable and not fresh_ports:
+        chosen = list(ports)
+    else:
+        chosen = with_usual(free_ports(count), usual)
     home.write_shape({**size, "cluster_id": cluster_id, "ports": chosen})
     return chosen, cluster_id

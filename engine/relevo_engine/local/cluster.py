@@ -256,7 +256,7 @@ class LocalCluster:
         admin = TopicAdmin(self.kafka, self.name, self._kafka_options)
         made = admin.init(self.partitions, self._types, allow_unsafe=True)
         if made:
-            self._report("made " + ", ".join(made))
+            self._report(f"made {len(made)} topic(s), {self.name}.*")
 
     def _prepare_nodes(self, home: Home) -> list[LocalNode]:
         common: dict[str, Any] = {

@@ -24,6 +24,7 @@ class ServerError(LocalError):
 
     Attributes:
         server: Its name, such as ``kafka-1``.
+        reason: What happened to it.
         log_path: The file with everything it said.
         log_tail: The last lines of that file.
         port_taken: Whether it ended because somebody else listens on its port.
@@ -33,6 +34,7 @@ class ServerError(LocalError):
         indented = "\n".join(f"    {line}" for line in log_tail.splitlines()) or "    (it wrote nothing)"
         super().__init__(f"{server} {reason}. The end of its log, {log_path}:\n{indented}")
         self.server = server
+        self.reason = reason
         self.log_path = log_path
         self.log_tail = log_tail
         self.port_taken = port_taken

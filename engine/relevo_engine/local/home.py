@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from relevo_engine.local.errors import FolderInUseError, LocalError
+from relevo_engine.local.processes import is_running
 
 _LOCK = ".lock"
 _SHAPE = "cluster.json"
@@ -68,11 +69,13 @@ class Home:
 def open_home(path: Path | None) -> Home:
     """Locks a data folder, making it if need be.
 
+    Where the process that used it is gone and its servers are about to end, their end is waited for.
+
     Args:
         path: The folder, whose data are kept; None for a new one that `Home.close` removes.
 
     Raises:
-        FolderInUseError: Servers of another process use it, and don't end.
+        FolderInUseError: Another process uses it, or servers of one that is gone don't end.
     """
     if path is None:
         _sweep()
@@ -85,9 +88,15 @@ def open_home(path: Path | None) -> Home:
         path.mkdir(parents=True, exist_ok=True)
         deadline = time.monotonic() + _WAIT_S
         while (home := _try_lock(path, throw_away=False)) is None:
+            owner = _owner(path)
+            if owner is not None and is_running(owner):
+                raise FolderInUseError(
+                    f"another process (pid {owner}) uses {path}; end that one, or use another folder"
+                )
             if time.monotonic() > deadline:
                 raise FolderInUseError(
-                    f"servers of another process use {path}; end that process, or use another folder"
+                    f"servers of another process, which is gone itself, still use {path} after {_WAIT_S:g} s;"
+                    " end them, or use another folder"
                 )
             time.sleep(0.1)
     except OSError as error:
@@ -104,11 +113,22 @@ def _try_lock(path: Path, *, throw_away: bool) -> Home | None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if lock.stat().st_ino == os.fstat(fd).st_ino:
+            # For those who find it locked.
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
             return Home(path, fd, throw_away=throw_away)
     except (BlockingIOError, FileNotFoundError):
         pass  # held by another process, or removed by it
     os.close(fd)
     return None
+
+
+def _owner(path: Path) -> int | None:
+    """The process that locked the folder; None while that isn't known."""
+    try:
+        return int((path / _LOCK).read_text())
+    except (OSError, ValueError):
+        return None
 
 
 def _sweep() -> None:

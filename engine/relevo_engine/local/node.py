@@ -29,6 +29,9 @@ class LocalNode:
         port: Of its HTTP API, on loopback.
         settings: What stands in its settings file, by name.
         inherit_fds: See `Server`.
+
+    Attributes:
+        config_path: Its settings file.
     """
 
     def __init__(
@@ -43,7 +46,7 @@ class LocalNode:
         self.node_id = node_id
         self.api = ApiClient(f"{LOOPBACK}:{port}", timeout_s=_LIVE_S)
         folder.mkdir(parents=True, exist_ok=True)
-        config = folder / "node.toml"
+        config = self.config_path = folder / "node.toml"
         write_settings(config, {**settings, "node_id": node_id, "api_host": LOOPBACK, "api_port": port})
         command = (sys.executable, "-m", "relevo_engine", str(config))
         spec = ServerSpec(node_id, number, command, folder, port, self.api.ready)

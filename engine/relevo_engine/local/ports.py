@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 
 from relevo_engine.local.errors import LocalError
@@ -44,6 +45,18 @@ def free_ports(count: int) -> list[int]:
     )
 
 
+def with_usual(ports: list[int], usual: Mapping[int, int]) -> list[int]:
+    """The ports, with those that everybody expects in their places as far as they are free.
+
+    Args:
+        ports: What was picked.
+        usual: The port that is expected, by its place among them.
+    """
+    return [
+        usual[place] if place in usual and is_free(usual[place]) else port for place, port in enumerate(ports)
+    ]
+
+
 def is_free(port: int) -> bool:
     """Whether a server could listen on this loopback port now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
@@ -64,6 +77,23 @@ def accepts(port: int, timeout_s: float = 1.0) -> bool:
     except OSError:
         return False
     return True
+
+
+def any_accepts(addresses: str, timeout_s: float) -> bool:
+    """Whether one of the hosts accepts connections.
+
+    Args:
+        addresses: ``host:port``, separated by commas; what follows a slash is no part of them.
+        timeout_s: Longest wait for each, in seconds.
+    """
+    for each in addresses.partition("/")[0].split(","):
+        host, _, port = each.strip().rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s).close()
+        except (OSError, ValueError, OverflowError):
+            continue
+        return True
+    return False
 
 
 def _outgoing_range_start() -> int:

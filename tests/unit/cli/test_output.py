@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import click
 import pytest
 
-from relevo.cli.output import as_json, parse_kafka_options, parse_time, scrub, show_time, table
+from relevo.cli.output import addresses, as_json, parse_kafka_options, parse_time, scrub, show_time, table
 
 NOW_MS = 1_700_000_000_000
 
@@ -87,3 +87,15 @@ def test_a_kafka_option_without_value_is_told_without_repeating_it() -> None:
 
 def test_bytes_that_are_json_are_shown_as_json() -> None:
     assert as_json({"a": b'{"x":1}', "b": b"\xff"}) == '{"a":{"x":1},"b":"�"}'
+
+
+@pytest.mark.parametrize("text", ["localhost", "a:9092,b", ":9092", "a:port", "a:70000", "a:"])
+def test_an_address_without_host_or_port_is_refused(text: str) -> None:
+    option = click.Option(["--kafka"])
+    with pytest.raises(click.BadParameter, match=r"must be HOST:PORT, such as .*:9092"):
+        addresses(click.Context(click.Command("x")), option, text)
+
+
+@pytest.mark.parametrize("text", ["a:1", "a:1,b:2", "[::1]:9092", "z:2181,y:2181/path", None])
+def test_addresses_are_let_through(text: str | None) -> None:
+    assert addresses(click.Context(click.Command("x")), click.Option(["--zookeeper"]), text) == text

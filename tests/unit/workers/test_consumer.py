@@ -167,3 +167,17 @@ def test_what_librdkafka_assigned_by_itself_is_read_from_where_the_group_is() ->
     for offset in range(184, 187):
         reading.turn(Read(0, offset))
     assert reading.seen == [184, 185, 186]
+
+
+def test_a_batch_that_a_raising_callback_swallowed_is_read_again() -> None:
+    """Librdkafka's position needn't have moved over it, so nothing else would tell."""
+    reading = Reading()
+    reading.assign(184)
+
+    def swallow() -> None:
+        raise RuntimeError("a callback without a guard")
+
+    reading.kafka.during_consume = swallow
+    reading.turn(Read(0, 184))
+    assert reading.seen == [184]
+    assert reading.kafka.sought == [(0, 185)]

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from relevo import JobEvent, JobEvents, JobHandle
+from relevo.cli.refusals import why
 from relevo.results import FINISHED_STATES, finish_of
-from relevo_schemas.events import CommandRejected
+from relevo_schemas.events import CommandRejected, JobCreated, JobFailed, JobIncident
 
 _READ_S: Final = 0.2
 
@@ -19,11 +20,13 @@ class Answer(NamedTuple):
         number: The line.
         key: The job's key.
         trouble: Why it didn't go well; empty where it did.
+        there: Whether a job with this key existed, so that none was made.
     """
 
     number: int
     key: str
     trouble: str
+    there: bool = False
 
 
 class Answers:
@@ -40,6 +43,9 @@ class Answers:
         # By partition and offset of the command; dictionaries keep the order of the lines.
         self._commands: dict[tuple[int, int], tuple[int, str]] = {}
         self._open: dict[str, list[int]] = {}
+        self._there: set[int] = set()
+        # By key, of open jobs only.
+        self._last: dict[str, str] = {}
         self._left = 0
 
     @property
@@ -58,12 +64,13 @@ class Answers:
             yield from self._decided(event)
             yield from self._ended(event)
 
-    def unanswered(self) -> Iterator[tuple[int, str]]:
-        """Lines and keys of jobs of which nothing more was heard."""
-        yield from self._commands.values()
+    def unanswered(self) -> Iterator[tuple[int, str, str]]:
+        """Lines and keys of jobs that were not answered, and what was heard of each last."""
+        for number, key in self._commands.values():
+            yield number, key, "nothing"
         for key, numbers in self._open.items():
             for number in numbers:
-                yield number, key
+                yield number, key, self._last.get(key, "nothing")
 
     def _decided(self, event: JobEvent) -> Iterator[Answer]:
         found = self._commands.pop((event.partition, event.event.source), None)
@@ -72,26 +79,49 @@ class Answers:
         number, key = found
         refusal = event.event if isinstance(event.event, CommandRejected) else None
         if refusal is not None and refusal.reason != "ALREADY_EXISTS":
-            trouble = f"refused, {refusal.reason}: expected {refusal.expected}, found {refusal.found}"
+            trouble = f"refused: {why(refusal.reason, refusal.expected, refusal.found)}"
             yield self._answer(number, key, trouble)
-        elif self._decided_is_enough:
+            return
+        if refusal is not None:
+            self._there.add(number)
+        if self._decided_is_enough:
             yield self._answer(number, key, "")
         elif refusal is not None and refusal.found in FINISHED_STATES:
             yield self._answer(number, key, _trouble(refusal.found, ""))
         else:
             self._open.setdefault(key, []).append(number)
+            # A job that existed may have become what it is before anything that is read here.
+            self._last[key] = f"it was there already, {refusal.found}" if refusal else "it was created"
 
     def _ended(self, event: JobEvent) -> Iterator[Answer]:
         result = finish_of(event.event)
         if result is None:
+            if event.key in self._open:
+                self._last[event.key] = _described(event) or self._last[event.key]
             return
+        self._last.pop(result.key, None)
         detail = ": ".join(part for part in (result.code, result.message) if part)
         for number in self._open.pop(result.key, ()):
             yield self._answer(number, result.key, _trouble(result.state, detail))
 
     def _answer(self, number: int, key: str, trouble: str) -> Answer:
         self._left -= 1
-        return Answer(number, key, trouble)
+        there = number in self._there
+        self._there.discard(number)
+        return Answer(number, key, trouble, there)
+
+
+def _described(event: JobEvent) -> str:
+    """What an event about an open job says of why it hasn't ended; empty: nothing."""
+    match event.event:
+        case JobIncident(cause=cause, message=message):
+            return f"an incident ({cause}: {message}), it waits for a person"
+        case JobFailed(attempt=attempt, error=error):
+            return f"attempt {attempt} failed: {error}"
+        case JobCreated() | CommandRejected():
+            return ""
+        case other:
+            return type(other).__name__
 
 
 def _trouble(state: str, detail: str) -> str:

@@ -37,20 +37,24 @@ def create_lines(client: Client, file: BinaryIO, *, wait: str, timeout_s: float,
         if wait != "accepted":
             events = JobEvents(client.bootstrap, client.cluster, "now", **client.kafka_options)
             answers = Answers(stack.enter_context(events), decided_is_enough=wait == "decided")
-        task = _Bulk(client, file, answers, json_)
+        awaited = "not decided" if wait == "decided" else "has not ended"
+        task = _Bulk(client, file, answers, awaited, json_)
         task.send(timeout_s)
         task.await_answers(timeout_s)
         return task.finish()
 
 
 class _Bulk:
-    def __init__(self, client: Client, file: BinaryIO, answers: Answers | None, json_: bool) -> None:
+    def __init__(
+        self, client: Client, file: BinaryIO, answers: Answers | None, awaited: str, json_: bool
+    ) -> None:
         self._client = client
         self._file = file
         self._answers = answers
+        self._awaited = awaited
         self._json = json_
         self._progress = Progress(_size(file))
-        self._read = self._accepted = self._bad = self._refused = 0
+        self._read = self._accepted = self._there = self._bad = self._refused = 0
         # Line numbers of jobs that were handed to the client and not answered for yet, in their order.
         self._numbers: deque[int] = deque()
         self._began = time.monotonic()
@@ -69,16 +73,19 @@ class _Bulk:
         silent_since = time.monotonic()
         while answers.pending and time.monotonic() - silent_since < timeout_s:
             before = answers.pending
-            for number, key, trouble in answers.read():
+            for number, key, trouble, there in answers.read():
+                self._there += there
                 if trouble:
                     self._problem(number, key, trouble)
             if answers.pending < before:
                 silent_since = time.monotonic()
             done = self._accepted - answers.pending
             self._progress.update(done, f"{done:,} of {self._accepted:,}")
-        for number, key in answers.unanswered():
+        for number, key, last in answers.unanswered():
             self._problem(
-                number, key, f"job {key!r} is accepted, and nothing more was heard in {timeout_s:g} s"
+                number,
+                key,
+                f"job {key!r} is accepted, and {self._awaited} after {timeout_s:g} s; last heard: {last}",
             )
 
     def finish(self) -> bool:
@@ -125,6 +132,7 @@ class _Bulk:
 
     def _text(self) -> str:
         parts = [f"{self._accepted:,} accepted"]
+        parts += [f"{self._there:,} of them already there"] * bool(self._there)
         parts += [f"{self._bad:,} bad line(s)"] * bool(self._bad)
         parts += [f"{self._refused:,} refused or not done"] * bool(self._refused)
         return ", ".join(parts)

@@ -34,12 +34,15 @@ def status(ctx: click.Context, api: str | None, zookeeper: str, cluster: str, js
     Exit code 1 if a partition has no leader, or its leader could not be asked.
     """
     client = find_api(api, zookeeper, cluster)
-    nodes = client.get("/v1/nodes")["nodes"]
+    found = client.get("/v1/nodes")
+    nodes = found["nodes"]
     answer = client.get("/v1/partitions")
     sick = any("error" in row for row in answer["partitions"])
     if json_:
-        click.echo(as_json({"nodes": nodes, **answer}))
+        click.echo(as_json({"cluster": found.get("cluster"), "nodes": nodes, **answer}))
     else:
+        if found.get("cluster"):
+            click.echo(f"cluster {found['cluster']}\n")
         click.echo(table(("NODE", "API", "LEADS"), [(n["node"], n["address"], n["leads"]) for n in nodes]))
         click.echo()
         click.echo(

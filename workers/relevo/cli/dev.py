@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from relevo.cli.output import parse_kafka_options
+from relevo.cli.node_watch import NodeWatch
+from relevo.cli.output import addresses, parse_kafka_options
 from relevo.cli.stop_signal import StopSignal
 
 if TYPE_CHECKING:
@@ -28,8 +29,16 @@ _REFRESH_S = 1.0
 @click.option(
     "--zookeepers", type=click.Choice(("1", "3")), default="1", show_default=True, help="ZooKeeper servers."
 )
-@click.option("--kafka", metavar="HOST:PORT", default=None, help="Use this Kafka and start none.")
-@click.option("--zookeeper", metavar="HOST:PORT", default=None, help="Use this ZooKeeper and start none.")
+@click.option(
+    "--kafka", metavar="HOST:PORT", default=None, callback=addresses, help="Use this Kafka and start none."
+)
+@click.option(
+    "--zookeeper",
+    metavar="HOST:PORT",
+    default=None,
+    callback=addresses,
+    help="Use this ZooKeeper and start none.",
+)
 @click.option(
     "--kafka-option", multiple=True, metavar="NAME=VALUE", help="One more librdkafka option; repeatable."
 )
@@ -51,7 +60,8 @@ def command(
     """Run a whole cluster on this machine: Kafka, ZooKeeper and engine nodes. Ctrl-C ends all of it.
 
     Needs a JDK 17 or newer, and Maven for the first time, unless --kafka and --zookeeper name servers that
-    run already. Everything listens on loopback, and nothing is kept without --home.
+    run already. Everything listens on loopback, and nothing is kept without --home. Kafka takes port 9092 and
+    ZooKeeper 2181 where those are free, else others; a folder that was used before keeps its ports.
 
     \b
     Examples:
@@ -79,6 +89,7 @@ def command(
         kafka_options=parse_kafka_options(kafka_option),
         home=home,
         for_tests=False,
+        usual_ports=True,
         report=lambda line: click.echo(line, err=True),
     )
     with cluster:
@@ -98,20 +109,28 @@ def _how_to_connect(cluster: LocalCluster) -> str:
         "",
         "In another terminal:",
         f"  export RELEVO_KAFKA={cluster.kafka} RELEVO_ZOOKEEPER={cluster.zookeeper}"
-        f" RELEVO_API={cluster.nodes[0].address} RELEVO_CLUSTER={cluster.name}",
+        f" RELEVO_CLUSTER={cluster.name}",
         '  relevo jobs create --type hello --variables \'{"name": "Ada"}\'',
         "  relevo events tail",
+        "In Python, with these exported: relevo.Client() and relevo.WorkerApp()",
         "",
-        *(f"{node.node_id}  http://{node.address}  log {node.log_path}" for node in cluster.nodes),
+        *(
+            f"{node.node_id}  pid {node.pid if node.running else 'none: it has ended'}"
+            f"  http://{node.address}  log {node.log_path}"
+            for node in cluster.nodes
+        ),
     ]
     return "\n".join(lines)
 
 
 def _watch_plain(cluster: LocalCluster, stopping: StopSignal) -> None:
     """Tells every change of leaders, and any process that ends."""
+    watch = NodeWatch(cluster.nodes)
     before: dict[int, str] = {}
     while not stopping.wait(_REFRESH_S):
         cluster.brokers.check()
+        for line in watch.look():
+            click.echo(f"{time.strftime('%H:%M:%S')}  {line}")
         leaders = cluster.leaders()
         if leaders != before:
             shown = ", ".join(f"{p}: {node}" for p, node in sorted(leaders.items())) or "none"

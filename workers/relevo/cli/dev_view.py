@@ -6,7 +6,11 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from relevo.cli.node_watch import NodeWatch
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Group
     from rich.table import Table
 
@@ -14,8 +18,14 @@ if TYPE_CHECKING:
     from relevo_engine.local.cluster import LocalCluster
 
 _REFRESH_S: Final = 1.0
-_OPEN: Final = ("SCHEDULED", "READY", "ACTIVE", "INCIDENT")
-_FINISHED: Final = ("COMPLETED", "ERRORED", "CANCELLED", "EXPIRED")
+_STATES: Final = ("SCHEDULED", "READY", "ACTIVE", "INCIDENT", "COMPLETED", "ERRORED", "CANCELLED", "EXPIRED")
+COLUMNS: Final = ("partition", "leader", "epoch", "lag", *map(str.lower, _STATES), "commands/s", "done/s")
+_DROPPED_FIRST: Final = (
+    "commands/s", "expired", "cancelled", "errored", "scheduled", "epoch", "lag", "done/s",
+)  # fmt: skip
+"""What a narrow terminal does without, in this order."""
+_GAP: Final = 2
+_TOLD_MAX: Final = 5
 
 
 @dataclass
@@ -45,24 +55,39 @@ def watch_live(cluster: LocalCluster, stopping: StopSignal) -> None:
     from rich.live import Live
 
     rates = Rates()
+    nodes = NodeWatch(cluster.nodes)
     with Live(auto_refresh=False, transient=False) as live:
         while True:
             cluster.brokers.check()
-            live.update(render(cluster, rates), refresh=True)
+            nodes.look()
+            live.update(render(cluster, rates, nodes.told[-_TOLD_MAX:], live.console.width), refresh=True)
             if stopping.wait(_REFRESH_S):
                 return
 
 
-def render(cluster: LocalCluster, rates: Rates) -> Group:
-    """Nodes above, partitions below."""
+def render(cluster: LocalCluster, rates: Rates, told: Sequence[str], width: int) -> Group:
+    """Nodes above, partitions below, and under them what went wrong.
+
+    Args:
+        cluster: What is shown.
+        rates: From the looks before.
+        told: Lines about nodes that ended.
+        width: Of the terminal, in columns.
+    """
     from rich.console import Group
     from rich.text import Text
 
     answer = _ask(cluster)
     rows = answer["partitions"] if answer else []
     leaders = [row["leader"] for row in rows if "error" not in row]
+    faults = [f"partition {row['partition']}: {row['error']['message']}" for row in rows if "error" in row]
+    if answer is None:
+        faults.append("no node answers")
     return Group(
-        _node_table(cluster, leaders), _partition_table(rows, rates), Text("Ctrl-C ends the cluster", "dim")
+        _node_table(cluster, leaders),
+        _partition_table(cells_of(rows, rates, time.monotonic()), width),
+        *(Text(line, "red") for line in (*faults, *told)),
+        Text("Ctrl-C ends the cluster", "dim"),
     )
 
 
@@ -91,30 +116,49 @@ def _node_table(cluster: LocalCluster, leaders: list[str]) -> Table:
     return table
 
 
-def _partition_table(rows: list[dict[str, Any]], rates: Rates) -> Table:
-    from rich.table import Table
-
-    table = Table(
-        "partition", "leader", "epoch", "lag", *map(str.lower, (*_OPEN, *_FINISHED)), "commands/s", "done/s"
-    )
-    for column in table.columns[2:]:
-        column.justify = "right"
-    now = time.monotonic()
+def cells_of(rows: list[dict[str, Any]], rates: Rates, now: float) -> list[list[str]]:
+    """What stands in all columns, the sums last."""
+    lines = []
+    sums = dict.fromkeys(_STATES, 0)
     totals = [0.0, 0.0]
     for row in rows:
         if "error" in row:
-            table.add_row(str(row["partition"]), f"[red]{row['error']['message']}[/red]")
+            lines.append([str(row["partition"]), row["leader"] or "none", *["-"] * (len(COLUMNS) - 2)])
             continue
-        counts = [f"{row['jobs'].get(state, 0):,}" for state in (*_OPEN, *_FINISHED)]
+        for state in _STATES:
+            sums[state] += row["jobs"].get(state, 0)
+        counts = [f"{row['jobs'].get(state, 0):,}" for state in _STATES]
         speed = rates.update(row, now)
         shown = [f"{value:,.0f}" for value in speed] if speed is not None else ["", ""]
         totals = [total + value for total, value in zip(totals, speed or (0.0, 0.0), strict=True)]
-        lag = str(row.get("lag", ""))
-        table.add_row(str(row["partition"]), row["leader"], str(row["epoch"]), lag, *counts, *shown)
+        lag = f"{row['lag']:,}" if "lag" in row else ""
+        lines.append([str(row["partition"]), row["leader"], str(row["epoch"]), lag, *counts, *shown])
+    last = [f"{count:,}" for count in sums.values()]
+    return [*lines, ["all", "", "", "", *last, *(f"{total:,.0f}" for total in totals)]]
+
+
+def columns_for(lines: list[list[str]], width: int) -> list[str]:
+    """The columns that fit a terminal of this width uncut; who leads and the states people act on stay."""
+    wide = {name: max(len(name), *(len(line[place]) for line in lines)) for place, name in enumerate(COLUMNS)}
+    kept = list(COLUMNS)
+    for name in _DROPPED_FIRST:
+        if sum(wide[each] + _GAP for each in kept) <= width:
+            break
+        kept.remove(name)
+    return kept
+
+
+def _partition_table(lines: list[list[str]], width: int) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    names = columns_for(lines, width)
+    places = [COLUMNS.index(name) for name in names]
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in names:
+        table.add_column(name, justify="left" if name in COLUMNS[:2] else "right", no_wrap=True)
+    for line in lines[:-1]:
+        table.add_row(*(line[place] for place in places))
     table.add_section()
-    sums = [
-        f"{sum(r['jobs'].get(state, 0) for r in rows if 'error' not in r):,}"
-        for state in (*_OPEN, *_FINISHED)
-    ]
-    table.add_row("all", "", "", "", *sums, *(f"{total:,.0f}" for total in totals))
+    table.add_row(*(lines[-1][place] for place in places))
     return table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,11 @@ def command() -> None:
 @click.option("--type", "-t", "types", multiple=True, metavar="TYPE", help="Jobs of this type; repeatable.")
 @click.option("--key", "-k", "keys", multiple=True, metavar="KEY", help="This job; repeatable.")
 @click.option(
-    "--kind", "kinds", multiple=True, metavar="KIND", help="This kind, such as JobCompleted; repeatable."
+    "--kind",
+    "kinds",
+    multiple=True,
+    metavar="KIND",
+    help="This kind, such as JobCompleted, in any case; repeatable.",
 )
 @click.option(
     "--from",
@@ -64,12 +69,38 @@ def tail(
 
     start = _start(from_)
     options = parse_kafka_options(kafka_option)
-    wanted: dict[str, Any] = {"types": types or None, "keys": keys or None, "kinds": kinds or None}
+    names = [_kind(each) for each in kinds]
+    wanted: dict[str, Any] = {"types": types or None, "keys": keys or None, "kinds": names or None}
+    count = 0
     with JobEvents(kafka, cluster, start, follow=follow, **wanted, **options) as events:
         for count, event in enumerate(events, start=1):
             click.echo(as_json(fields_of(event)) if json_ else line_of(event))
             if limit is not None and count >= limit:
                 return
+    if not count:
+        click.echo(f"no such event in the log of {cluster}{_since(from_)}", err=True)
+
+
+def _kind(text: str) -> str:
+    """The kind of this name, whatever case it is written in.
+
+    Raises:
+        click.BadParameter: There is none.
+    """
+    from relevo.event_choice import KINDS
+
+    by_name = {name.lower(): name for name in sorted(KINDS)}
+    if text.lower() in by_name:
+        return by_name[text.lower()]
+    close = difflib.get_close_matches(text.lower(), by_name, n=1, cutoff=0.5)
+    hint = f"did you mean {by_name[close[0]]}?" if close else f"there are {', '.join(by_name.values())}"
+    raise click.BadParameter(f"no such kind of event: {text}; {hint}", param_hint="--kind")
+
+
+def _since(from_: str) -> str:
+    if from_ in ("start", "beginning"):
+        return ""
+    return f" since {from_}; --from start looks at all that is kept"
 
 
 def _start(text: str) -> Any:

@@ -36,12 +36,12 @@ def command() -> None:
     """
 
 
-def _client(kafka: str, cluster: str, kafka_option: tuple[str, ...]) -> Client:
+def _client(kafka: str, cluster: str, kafka_option: tuple[str, ...], timeout_s: float) -> Client:
     from relevo import Client
     from relevo.cli.reach import require_cluster
 
     options = parse_kafka_options(kafka_option)
-    require_cluster(kafka, cluster, options)
+    require_cluster(kafka, cluster, options, timeout_s)
     return Client(kafka, cluster, **options)
 
 
@@ -70,7 +70,12 @@ def _client(kafka: str, cluster: str, kafka_option: tuple[str, ...]) -> Client:
     help="Return when Kafka has it, the engine has answered, or the job has ended.",
 )
 @click.option(
-    "--timeout", type=float, default=30.0, show_default=True, metavar="SECONDS", help="Longest wait."
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Longest wait.",
 )
 @click.option("--json", "json_", is_flag=True, help="One JSON object for each job.")
 @click.pass_context
@@ -92,8 +97,9 @@ def create(
       relevo jobs create jobs.jsonl
       gunzip < jobs.jsonl.gz | relevo jobs create - --json > created.jsonl
 
-    Creating a key that exists gives the existing job, so an interrupted import can be repeated where lines
-    have keys.
+    Creating a key that exists makes no second job, so an interrupted import can be repeated where lines have
+    keys. "accepted" means that Kafka has the command and says nothing of that; with --wait decided or result
+    it is told: "already there", and the state of the job that is.
 
     Exit code 1 if a line was bad or a job was refused.
     """
@@ -104,13 +110,13 @@ def create(
         given = [name for name, value in flags.items() if value not in (None, ())]
         if given:
             raise click.UsageError(f"FILE and --{given[0].replace('_', '-')} exclude each other")
-        with _client(kafka, cluster, kafka_option) as client:
+        with _client(kafka, cluster, kafka_option, timeout) as client:
             good = create_lines(client, file, wait=wait, timeout_s=timeout, json_=json_)
         ctx.exit(0 if good else 1)
     if not flags["type"]:
         raise click.UsageError("say what to create: --type TYPE, or a FILE of JSON lines")
     job = from_flags(flags, now_ms=int(time.time() * 1000))
-    with _client(kafka, cluster, kafka_option) as client:
+    with _client(kafka, cluster, kafka_option, timeout) as client:
         sure: WaitFor = "accepted" if wait == "accepted" else "decided"
         handle = client.create(**{n: getattr(job, n) for n in job.__slots__}, wait=sure, timeout=timeout)
         result = client.await_result(handle, timeout) if wait == "result" else None
@@ -126,7 +132,7 @@ def create(
 
 def _told(handle: JobHandle) -> str:
     if handle.created is False:
-        return f"{handle.key} exists already: {handle.state}"
+        return f"{handle.key} already there: {handle.state}"
     return f"{handle.key} {'created' if handle.created else 'accepted'} (partition {handle.partition})"
 
 
@@ -211,7 +217,12 @@ def _where(each: dict[str, Any]) -> str:
 @click.argument("keys", nargs=-1, required=True, metavar="KEY…")
 @click.option("--reason", default="", metavar="TEXT", help="Why, for the log.")
 @click.option(
-    "--timeout", type=float, default=30.0, show_default=True, metavar="SECONDS", help="Longest wait."
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Longest wait.",
 )
 @click.pass_context
 def cancel(
@@ -227,7 +238,7 @@ def cancel(
 
     Exit code 1 if one was refused.
     """
-    with _client(kafka, cluster, kafka_option) as client:
+    with _client(kafka, cluster, kafka_option, timeout) as client:
 
         def one(key: str) -> None:
             client.cancel(key, reason, wait="decided", timeout=timeout)
@@ -240,7 +251,12 @@ def cancel(
 @click.argument("keys", nargs=-1, required=True, metavar="KEY…")
 @click.option("--retries", type=int, default=3, show_default=True, help="Failures it may have from now on.")
 @click.option(
-    "--timeout", type=float, default=30.0, show_default=True, metavar="SECONDS", help="Longest wait."
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Longest wait.",
 )
 @click.pass_context
 def retry(
@@ -256,7 +272,7 @@ def retry(
 
     Exit code 1 if one was refused.
     """
-    with _client(kafka, cluster, kafka_option) as client:
+    with _client(kafka, cluster, kafka_option, timeout) as client:
 
         def one(key: str) -> None:
             client.retry(key, retries, wait="decided", timeout=timeout)
@@ -266,6 +282,7 @@ def retry(
 
 def _each(keys: tuple[str, ...], do: Callable[[str], None], done: str) -> int:
     """Does it for each key; a refused one doesn't hold up the others. Returns the exit code."""
+    from relevo.cli.refusals import in_words
     from relevo.errors import InvalidRequest, Rejected
 
     code = 0
@@ -274,7 +291,8 @@ def _each(keys: tuple[str, ...], do: Callable[[str], None], done: str) -> int:
             do(key)
         except (Rejected, InvalidRequest) as error:
             sys.stdout.flush()
-            click.echo(f"Error: {error}", err=True)
+            told = in_words(error) if isinstance(error, Rejected) else str(error)
+            click.echo(f"Error: {told}", err=True)
             code = 1
         else:
             click.echo(f"{key} {done}")

@@ -12,12 +12,15 @@ from typing import Any, Final, NoReturn
 import click
 
 from relevo.cli.output import scrub
+from relevo.errors import Unreachable
 
 # Packages of the extra `engine`. One that is missing is named to the user together with the extra.
 _ENGINE_PACKAGES: Final = frozenset(
     {"aiohttp", "kazoo", "prometheus_client", "pydantic", "pydantic_settings", "rich", "structlog"}
 )
 _OTHER_EXTRAS: Final = {"redis": "redis", "psycopg": "sql"}
+_UNREACHABLE: Final = 6
+"""The exit code that the engine's errors of the same kind carry."""
 
 
 @dataclass(frozen=True)
@@ -112,8 +115,8 @@ def cli(ctx: click.Context, debug: bool) -> None:
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Runs the command line and ends the process.
 
-    Exit codes: 0 done, 1 refused or failed, 2 wrong usage or settings, 130 interrupted; `relevo node --help`
-    has those of a node.
+    Exit codes: 0 done, 1 refused or failed, 2 wrong usage or settings, 6 Kafka, ZooKeeper or a node not
+    reached, 130 interrupted; `relevo node --help` has those of a node.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
@@ -141,12 +144,13 @@ def _report(error: Exception, *, debug: bool) -> int:
     if debug:
         traceback.print_exc()
     text = scrub(str(error) or type(error).__name__)
-    if isinstance(error, ImportError):
-        text = _missing(error) or text
+    cause = error.__cause__ if type(error).__module__ == "relevo.cli.worker" else error
+    if isinstance(cause, ImportError):
+        text = _missing(cause) or text
     click.echo(f"Error: {text}", err=True)
     if not debug and not _is_for_users(error):
         click.echo(f"({type(error).__name__}; `relevo --debug …` shows where it came from)", err=True)
-    return int(getattr(error, "exit_code", 1))
+    return int(getattr(error, "exit_code", _UNREACHABLE if isinstance(error, Unreachable) else 1))
 
 
 def _is_for_users(error: Exception) -> bool:

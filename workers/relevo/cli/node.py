@@ -6,6 +6,8 @@ from typing import Any, Final
 
 import click
 
+from relevo.cli.output import addresses
+
 # In the order of --help: what a start usually needs first.
 _FLAGS: Final = (
     "node_id", "kafka", "zookeeper", "cluster", "partitions", "api_host", "api_port", "api_advertise",
@@ -71,7 +73,8 @@ def _flag(name: str, field: Any) -> click.Option:
     text = f"{field.description}{default}"
     if field.annotation is bool:
         return click.Option([f"{flag}/--no-{flag[2:]}", name], default=None, help=text)
-    return click.Option([flag, name], default=None, metavar=_metavar(name), help=text)
+    check = addresses if name in ("kafka", "zookeeper") else None
+    return click.Option([flag, name], default=None, metavar=_metavar(name), help=text, callback=check)
 
 
 def _metavar(name: str) -> str:

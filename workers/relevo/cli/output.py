@@ -29,7 +29,8 @@ def kafka_options(function: C) -> C:
     """Adds ``--kafka``, ``--cluster`` and ``--kafka-option``: how to reach a cluster's topics."""
     decorators = (
         click.option("--kafka", envvar="RELEVO_KAFKA", default="localhost:9092", show_default=True,
-                     metavar="HOST:PORT", help="Kafka brokers, separated by commas.  [env RELEVO_KAFKA]"),
+                     metavar="HOST:PORT", callback=addresses,
+                     help="Kafka brokers, separated by commas.  [env RELEVO_KAFKA]"),
         click.option("--cluster", envvar="RELEVO_CLUSTER", default="relevo", show_default=True,
                      metavar="NAME", help="Name of the cluster.  [env RELEVO_CLUSTER]"),
         click.option("--kafka-option", "kafka_option", multiple=True, metavar="NAME=VALUE",
@@ -38,6 +39,25 @@ def kafka_options(function: C) -> C:
     for decorator in reversed(decorators):
         function = decorator(function)
     return function
+
+
+def addresses(_context: click.Context, parameter: click.Parameter, given: str | None) -> str | None:
+    """Lets through ``host:port``, several separated by commas; a callback of options.
+
+    Raises:
+        click.BadParameter: One has no host or no port.
+    """
+    if given is None:
+        return None
+    hosts = given.partition("/")[0] if "://" not in given else given  # ZooKeeper's may end with a path
+    for each in hosts.split(","):
+        host, _, port = each.strip().rpartition(":")
+        if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
+            usual = "2181" if parameter.name == "zookeeper" else "8080" if parameter.name == "api" else "9092"
+            name = host or each.strip().rstrip(":")
+            hint = f", such as {name or 'localhost'}:{usual}"
+            raise click.BadParameter(f"{scrub(each.strip())!r} must be HOST:PORT{hint}")
+    return given
 
 
 def parse_kafka_options(given: Sequence[str]) -> dict[str, str]:

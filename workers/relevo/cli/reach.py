@@ -13,10 +13,11 @@ from relevo.kafka_options import options_for_producer, unreachable
 from relevo.names import check_cluster, commands_topic
 
 _TIMEOUT_S: Final = 10.0
+"""Nobody waits longer for this, however long they would wait for the answer to a job."""
 
 
-def require_cluster(kafka: str, cluster: str, options: Mapping[str, str]) -> None:
-    """Asks Kafka for the cluster's topic of commands.
+def require_cluster(kafka: str, cluster: str, options: Mapping[str, str], timeout_s: float) -> None:
+    """Asks Kafka for the cluster's topic of commands, for ``timeout_s`` seconds and no longer than 10.
 
     Raises:
         Unreachable: Kafka doesn't answer.
@@ -26,7 +27,7 @@ def require_cluster(kafka: str, cluster: str, options: Mapping[str, str]) -> Non
     topic = commands_topic(check_cluster(cluster))
     client = AdminClient(options_for_producer(kafka, options))
     try:
-        found = client.list_topics(topic, timeout=_TIMEOUT_S).topics.get(topic)
+        found = client.list_topics(topic, timeout=min(timeout_s, _TIMEOUT_S)).topics.get(topic)
     except KafkaException as error:
         raise unreachable(kafka, error) from error
     if found is None or found.error is not None:
