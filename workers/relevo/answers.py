@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Mapping
 from concurrent.futures import Future
+from typing import Final
 
 from relevo.errors import Rejected, RelevoError
+from relevo.receipts import OFFSET_UNKNOWN
 from relevo.results import FINISHED_STATES, JobHandle, JobResult, finish_of
 from relevo_schemas import events
 from relevo_schemas.records import Event
+
+_ANSWERS: Final[Mapping[str, type[Event]]] = {
+    "CreateJob": events.JobCreated,
+    "CancelJob": events.JobCancelled,
+    "RetryJob": events.JobRetried,
+    "UpdateJob": events.JobUpdated,
+}
+"""What each command of a client leads to where it isn't refused."""
 
 
 class Found:
@@ -36,7 +47,7 @@ class Decision:
         self._early: deque[tuple[int, Event]] = deque(maxlen=256)
 
     def sent_as(self, offset: int) -> None:
-        """The command stands at ``offset``."""
+        """The command stands at ``offset``; where that isn't known, the first answer to one of its kind counts."""
         with self._lock:
             self._offset = offset
             for position, event in self._early:
@@ -57,8 +68,14 @@ class Decision:
             if not self.future.done():
                 self.future.set_exception(error)
 
+    def _is_ours(self, event: Event) -> bool:
+        if self._offset != OFFSET_UNKNOWN:
+            return event.source == self._offset
+        refused = isinstance(event, events.CommandRejected) and event.command == self._kind
+        return refused or isinstance(event, _ANSWERS.get(self._kind, ()))
+
     def _look(self, position: int, event: Event) -> None:
-        if event.source != self._offset or self.future.done():
+        if self.future.done() or not self._is_ours(event):
             return
         match event:
             case events.CommandRejected(reason="ALREADY_EXISTS"):

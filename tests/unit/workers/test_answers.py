@@ -6,6 +6,7 @@ import pytest
 
 from relevo.answers import Decision, Ending
 from relevo.errors import JobNotCompleted, LogGap, Rejected
+from relevo.receipts import OFFSET_UNKNOWN
 from relevo.results import JobHandle, JobResult
 from relevo_schemas.codec import job_spec
 from relevo_schemas.events import (
@@ -44,6 +45,17 @@ def test_the_answer_to_somebody_elses_command_is_not_ours() -> None:
     decision.heard(11, rejected(6, "ALREADY_EXISTS", "READY"))
     found = decision.future.result(0)
     assert (found.created, found.state) == (False, "READY")
+
+
+def test_an_answer_whose_command_kafka_put_who_knows_where() -> None:
+    """A repeat that the broker recognises is acknowledged without an offset: waiting for 0 never ends."""
+    for answer, made in ((created(5), True), (rejected(5, "ALREADY_EXISTS", "READY"), False)):
+        decision = Decision("k", "CreateJob")
+        decision.heard(9, JobStarted(1, 1, 1, 4, "k", 1, "w", 30_000))
+        decision.sent_as(OFFSET_UNKNOWN)
+        assert not decision.future.done()
+        decision.heard(10, answer)
+        assert decision.future.result(0).created is made
 
 
 def test_a_refusal_says_why() -> None:
