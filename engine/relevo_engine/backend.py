@@ -49,6 +49,11 @@ class NodeBackend:
         """How many the cluster has."""
         return self._settings.partitions
 
+    @property
+    def cluster_name(self) -> str:
+        """The cluster's name."""
+        return self._settings.cluster
+
     def local(self) -> list[LocalPartition]:
         """All partitions as this node sees them."""
         return [

@@ -47,7 +47,7 @@ class Decision:
         self._early: deque[tuple[int, Event]] = deque(maxlen=256)
 
     def sent_as(self, offset: int) -> None:
-        """The command stands at ``offset``; where that isn't known, the first answer to one of its kind counts."""
+        """The command stands at ``offset``; if that is unknown, the first answer to its kind counts."""
         with self._lock:
             self._offset = offset
             for position, event in self._early:

@@ -38,10 +38,9 @@ class Answers:
         self._session = session
 
     @property
-    def cluster(self) -> str | None:
-        """The cluster's name, where the backend tells it: who asks can see that it is the one they meant."""
-        name: str | None = getattr(self._backend, "cluster_name", None)
-        return name
+    def cluster(self) -> str:
+        """The cluster's name: who asks can see that it is the one they meant."""
+        return self._backend.cluster_name
 
     async def job(self, key: str, *, passed_on: bool) -> tuple[int, dict[str, Any]]:
         """HTTP status and body for one job."""

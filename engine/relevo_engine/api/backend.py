@@ -34,6 +34,10 @@ class Backend(Protocol):
         """The node's name."""
 
     @property
+    def cluster_name(self) -> str:
+        """The cluster's name."""
+
+    @property
     def partitions(self) -> int:
         """How many the cluster has."""
 

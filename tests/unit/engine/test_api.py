@@ -50,6 +50,7 @@ class FakeNode:
 
     def __init__(self, node_id: str, machines: dict[int, PartitionMachine]) -> None:
         self.node_id = node_id
+        self.cluster_name = "relevo"
         self.partitions = PARTITIONS
         self.machines = machines
         self.reasons: list[str] = []
