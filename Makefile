@@ -5,6 +5,8 @@ NODES ?= 3
 PARTITIONS ?= 4
 INPUT ?=
 SEED ?=
+# Most of a slow test's time is waiting: for sessions to expire, for servers to start.
+TEST_PROCESSES ?= 3
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -49,7 +51,7 @@ test-quick: lint ## Lint, types, unit, contract and simulation tests; needs Pyth
 	$(PYTEST) tests/unit tests/contract tests/simulation
 
 test-slow: setup redis ## Integration tests and drills, on real Kafka, ZooKeeper and Redis
-	$(PYTEST) tests/integration tests/drills
+	$(PYTEST) -n $(TEST_PROCESSES) --dist loadfile tests/integration tests/drills
 
 redis:
 	@deploy/local/ensure-redis

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from relevo_engine.core.rules import Rules
 from relevo_engine.machine import PartitionMachine
@@ -21,6 +21,12 @@ from relevo_engine.types import TypeDirectory
 from relevo_partitions.statemachine import Incoming, Term, Write
 
 _IDLE_S = 0.01
+_LEADER_WAIT_S = 30.0
+_NO_LEADER = (
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+)
 _BATCH_MAX = 1_000
 
 
@@ -136,9 +142,20 @@ class _Leader:
     def _now(self) -> int:
         return max(self.machine.last_at, round(time.time() * 1_000))
 
+    def _end(self, place: TopicPartition) -> int:
+        """The partition's end; a topic just made may not have a leader yet."""
+        deadline = time.monotonic() + _LEADER_WAIT_S
+        while True:
+            try:
+                return int(self.consumer.get_watermark_offsets(place, timeout=30)[1])
+            except KafkaException as error:
+                if error.args[0].code() not in _NO_LEADER or time.monotonic() > deadline:
+                    raise
+                time.sleep(_IDLE_S)
+
     def _replay(self, topic: str) -> None:
         place = TopicPartition(topic, self.partition, 0)
-        _, end = self.consumer.get_watermark_offsets(place, timeout=30)
+        end = self._end(place)
         self.consumer.assign([place])
         while end and self._position(place) < end:
             records = [
