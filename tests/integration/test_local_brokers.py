@@ -31,6 +31,8 @@ from tests.support.waiting import wait_until
 STARTER = """
 import signal, sys
 from relevo_engine.local.brokers import LocalBrokers
+# A shell that runs the tests in the background lets them ignore it, and children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 with LocalBrokers(int(sys.argv[1]), 1) as brokers:
     print(*[pid for one in brokers.servers for pid in (one.pid, one.keeper_pid)], brokers.home, flush=True)
     try:
