@@ -323,7 +323,8 @@ class Gate:
         if not all(allowed):
             mine = self._give_back(mine, allowed)
         for item in mine:
-            item.start(now, self._claims.seconds(item) / 3)
+            # A claim may hold longer than a short lease.
+            item.start(now, min(self._claims.seconds(item), item.lease_ms / 1_000) / 3)
             self.running[item.key] = item
             if len(item.entries) > 1:
                 self._tracker.start(item.entries[1:])

@@ -125,8 +125,14 @@ class LeaseKeeper:
         if not self._send(partition, items, encode(command)):
             return
         self._stats.add("started_sent", len(items))
+        now = time.monotonic()
         for item, attempt in attempts:
             item.reported = attempt
+            item.renew_at = min(item.renew_at, now + self._lease_s(item) / 3)
+
+    def _lease_s(self, item: Item) -> float:
+        """The lease that was asked for; a claim holds as long or longer."""
+        return (self._lease_ms or item.lease_ms) / 1_000
 
     def _extend(self, items: Sequence[Item]) -> None:
         by_partition: dict[int, list[Item]] = defaultdict(list)
@@ -154,7 +160,7 @@ class LeaseKeeper:
             some = items[at : at + BATCH_MAX]
             self._extend(some)
             for item in some:
-                item.renew_at = now + self._claim_s(item.lease_ms) / 3
+                item.renew_at = now + self._lease_s(item) / 3
                 if item.watch is None and self._watcher is not None:
                     self._watcher.watch(item)
             if self._store is not None:

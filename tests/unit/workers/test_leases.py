@@ -148,3 +148,11 @@ def test_a_handler_that_hangs_is_cancelled_and_its_lease_left_to_run_out() -> No
     assert item.job.lost
     assert world.sender.sent == []
     assert ("renew", ["c:dedup:a"]) not in world.store.calls
+
+
+def test_a_lease_shorter_than_a_claim_is_renewed_in_time() -> None:
+    """Renewed at a third of the claim it would have run out already, with the handler at work."""
+    world = World(lease_ms=1_000)
+    item = world.run("a")
+    world.keeper.tick()
+    assert item.renew_at <= time.monotonic() + 1 / 3
