@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
-
 from relevo_partitions.statemachine import Incoming, Write
 from relevo_schemas import codec
 from relevo_schemas.delivery import Barrier
@@ -11,10 +9,9 @@ from relevo_schemas.delivery import Barrier
 _PREFIX = codec.encode(Barrier("", "", ""))[: codec.HEADER_LENGTH]
 
 
-def make_barrier(topic: str, partition: int, node: str, incarnation: str) -> tuple[str, Write]:
-    """A barrier unlike any other, and its nonce."""
-    nonce = uuid.uuid4().hex
-    return nonce, Write(topic, partition, b"", codec.encode(Barrier(node, incarnation, nonce)))
+def make_barrier(topic: str, partition: int, node: str, incarnation: str, nonce: str) -> Write:
+    """A barrier; ``nonce`` tells it from any other."""
+    return Write(topic, partition, b"", codec.encode(Barrier(node, incarnation, nonce)))
 
 
 def is_barrier(value: bytes | None) -> bool:

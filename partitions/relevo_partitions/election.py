@@ -9,14 +9,12 @@ interrupted.
 from __future__ import annotations
 
 import json
-import uuid
 from dataclasses import dataclass
 from typing import Final
 
 from relevo_partitions.errors import ZooKeeperUnavailable
-from relevo_partitions.ports import Verdict
+from relevo_partitions.ports import Coordinator, Verdict, Znode
 from relevo_partitions.statemachine import Term
-from relevo_partitions.zookeeper import Znode, ZooKeeper
 
 FIELDS: Final = ("node", "incarnation", "term_token")
 
@@ -44,7 +42,7 @@ class Sight:
 class Claim:
     """A leader znode of our own; see `relevo_partitions.ports.Seat`."""
 
-    def __init__(self, zookeeper: ZooKeeper, path: str, record: LeaderRecord) -> None:
+    def __init__(self, zookeeper: Coordinator, path: str, record: LeaderRecord) -> None:
         self.record = record
         self._zookeeper = zookeeper
         self._path = path
@@ -75,7 +73,7 @@ class Election:
         who: This node.
     """
 
-    def __init__(self, zookeeper: ZooKeeper, root: str, who: Term) -> None:
+    def __init__(self, zookeeper: Coordinator, root: str, who: Term) -> None:
         self._zookeeper = zookeeper
         self._root = root
         self._who = who
@@ -161,11 +159,6 @@ class Election:
     def is_own(self, record: LeaderRecord) -> bool:
         """Whether this process made the znode, in whichever session."""
         return record.node == self._who.node and record.incarnation == self._who.incarnation
-
-
-def new_token() -> str:
-    """Tells one attempt to claim from every other."""
-    return uuid.uuid4().hex
 
 
 def read_record(znode: Znode) -> LeaderRecord:

@@ -17,6 +17,7 @@ from relevo_partitions.roles import Role
 from relevo_partitions.settings import HostSettings
 from relevo_partitions.statemachine import MachineFactory
 from relevo_partitions.supervisor import Supervisor
+from relevo_partitions.surroundings import RealSurroundings, Surroundings
 
 log: Final = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ class PartitionHost:
         observer: Hears what happens.
         on_topic_failure: Told (topic, reason) when a topic other than the log can't be written. The
             partition's machine is rebuilt from the log afterwards, and should leave that topic alone.
+        surroundings: Kafka, ZooKeeper, clocks and threads; the real ones by default.
 
     Raises:
         ValueError: ``settings.kafka_options`` holds a setting that the guarantees rest on.
@@ -46,11 +48,16 @@ class PartitionHost:
         machine_factory: MachineFactory,
         observer: Observer | None = None,
         on_topic_failure: Callable[[str, str], None] | None = None,
+        surroundings: Surroundings | None = None,
     ) -> None:
         self._settings = settings
         self._fork = ForkGuard("a PartitionHost")
         self._supervisor = Supervisor(
-            settings, machine_factory, observer or Observer(), on_topic_failure or _log_topic_failure
+            settings,
+            machine_factory,
+            observer or Observer(),
+            on_topic_failure or _log_topic_failure,
+            surroundings or RealSurroundings(settings),
         )
 
     def start(self, limit_s: float | None = None) -> None:

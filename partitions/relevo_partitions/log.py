@@ -41,6 +41,7 @@ class PartitionReader:
         partition: Number of the partition.
         group: Only published positions go there; nobody joins it.
         verify_checksums: Whether librdkafka checks each batch's checksum.
+        tell_end: Whether `at_end` is to be known.
     """
 
     def __init__(
@@ -51,12 +52,14 @@ class PartitionReader:
         group: str,
         *,
         verify_checksums: bool = False,
+        tell_end: bool = False,
     ) -> None:
         self._connection = connection
         self._topic = topic
         self._partition = partition
         self._faults = Faults()
         self._wanted = 0
+        self._at_end = False
         self._fork = ForkGuard("a reader of a partition")
         self._consumer = Consumer(
             connection.settings(
@@ -67,7 +70,7 @@ class PartitionReader:
                     "auto.offset.reset": "error",
                     "enable.auto.commit": False,
                     "enable.auto.offset.store": False,
-                    "enable.partition.eof": False,
+                    "enable.partition.eof": tell_end,
                     "check.crcs": verify_checksums,
                     "fetch.error.backoff.ms": 50,
                 },
@@ -79,6 +82,7 @@ class PartitionReader:
         """Begin to fetch from ``offset``; see `relevo_partitions.ports.Reader.start`."""
         self._fork.check()
         self._wanted = offset
+        self._at_end = False
         self._consumer.assign([TopicPartition(self._topic, self._partition, offset)])
 
     def check(self, offset: int) -> None:
@@ -102,8 +106,12 @@ class PartitionReader:
         for message in messages:
             error = message.error()
             if error is not None:
-                self._judge(error)
+                if error.code() == KafkaError._PARTITION_EOF:
+                    self._at_end = True
+                else:
+                    self._judge(error)
                 continue
+            self._at_end = False
             offset = message.offset()
             if offset is None or offset < self._wanted:
                 raise LogDamaged(
@@ -112,6 +120,11 @@ class PartitionReader:
             self._wanted = offset + 1
             records.append(Incoming(offset, _bytes(message.key()), _bytes(message.value())))
         return records
+
+    @property
+    def at_end(self) -> bool:
+        """Whether all that is stable has been read; see `relevo_partitions.ports.Reader.at_end`."""
+        return self._at_end
 
     def end_offset(self) -> int:
         """The partition's end as of the last fetch, -1 where unknown."""

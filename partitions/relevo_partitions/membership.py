@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from relevo_partitions.errors import ConfigMismatch, NodeIdTaken
-from relevo_partitions.zookeeper import Znode, ZooKeeper
+from relevo_partitions.ports import Coordinator, Znode
+from relevo_partitions.runtime import THREADS, Runtime
 
 TAKEN_MARGIN_S: Final = 2.0
 """How much longer than a session a killed predecessor's registration may stay."""
@@ -34,14 +34,18 @@ class Membership:
         zookeeper: Connected.
         cluster: Name of the cluster.
         me: How this node registers.
+        runtime: Clocks and waiting.
     """
 
-    def __init__(self, zookeeper: ZooKeeper, cluster: str, me: NodeInfo) -> None:
+    def __init__(
+        self, zookeeper: Coordinator, cluster: str, me: NodeInfo, runtime: Runtime = THREADS
+    ) -> None:
         self.root = f"/{cluster}"
         self.nodes_path = f"{self.root}/nodes"
         self._zookeeper = zookeeper
         self._cluster = cluster
         self._me = me
+        self._runtime = runtime
 
     def agree(self, config: Mapping[str, Any]) -> None:
         """Set the cluster's settings, or find that they are the same.
@@ -78,7 +82,7 @@ class Membership:
         """
         path = f"{self.nodes_path}/{self._me.node}"
         data = json.dumps({"address": self._me.address, "incarnation": self._me.incarnation}).encode()
-        give_up = time.monotonic() + self._zookeeper.session_timeout_s + TAKEN_MARGIN_S
+        give_up = self._runtime.monotonic() + self._zookeeper.session_timeout_s + TAKEN_MARGIN_S
         while not cancelled():
             try:
                 if self._zookeeper.create(path, data, ephemeral=True) is not None:
@@ -94,10 +98,10 @@ class Membership:
                 if found.session == self._zookeeper.session:
                     return
                 self._zookeeper.delete(path, found.version)  # of our own session before this one
-            elif time.monotonic() > give_up:
+            elif self._runtime.monotonic() > give_up:
                 raise NodeIdTaken(self._me.node, holder.address)
             else:
-                time.sleep(LOOK_AGAIN_S)
+                self._runtime.sleep(LOOK_AGAIN_S)
 
     def nodes(self) -> list[NodeInfo]:
         """All live nodes by id; watches the list."""

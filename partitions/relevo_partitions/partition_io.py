@@ -35,6 +35,14 @@ class KafkaPartition:
         self._partition = partition
         self._checkpoint = checkpoint
 
+    def keep_warm(self, producers: int) -> None:
+        """See `relevo_partitions.ports.PartitionIO.keep_warm`."""
+        self.pool.keep(producers)
+
+    def tend(self) -> None:
+        """See `relevo_partitions.ports.PartitionIO.tend`."""
+        self.pool.tend()
+
     def fence(self, cancelled: Callable[[], bool]) -> TransactionalWriter:
         """See `relevo_partitions.ports.PartitionIO.fence`."""
         producer, faults = fence(self.pool, cancelled)
@@ -43,7 +51,12 @@ class KafkaPartition:
     def log(self) -> PartitionReader:
         """A reader of the log, not started."""
         return PartitionReader(
-            self._connection, self.log_topic, self._partition, self._group, verify_checksums=True
+            self._connection,
+            self.log_topic,
+            self._partition,
+            self._group,
+            verify_checksums=True,
+            tell_end=True,
         )
 
     def commands(self) -> PartitionReader:

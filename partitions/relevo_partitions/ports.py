@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
@@ -19,6 +20,76 @@ class Verdict(Enum):
     """The znode is gone or somebody else's, or the session ended."""
     UNKNOWN = "unknown"
     """ZooKeeper gave no answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Znode:
+    """A znode's data and what tells it from another of the same path."""
+
+    data: bytes
+    czxid: int
+    """Transaction that created it: unique in the life of a ZooKeeper ensemble."""
+    version: int
+    session: int
+    """Session that it dies with, 0 for a persistent one."""
+
+
+class Coordinator(Protocol):
+    """ZooKeeper as one node uses it; it outlives sessions.
+
+    Calls raise `ZooKeeperUnavailable` where no answer came in time. What was asked for may or may not have
+    been done, or be done later: whoever asked has to look.
+    """
+
+    @property
+    def hosts(self) -> str:
+        """Where it is, for error texts."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether a server has been heard lately."""
+
+    @property
+    def session(self) -> int:
+        """Id of the present session, 0 before the first."""
+
+    @property
+    def session_timeout_s(self) -> float:
+        """The session timeout that the servers have granted."""
+
+    def start(self) -> None:
+        """Begin to connect, and go on trying until closed."""
+
+    def wait_connected(self, timeout_s: float) -> bool:
+        """Whether the first connection came about within ``timeout_s``."""
+
+    def close(self, deadline_s: float) -> bool:
+        """End the session and its ephemeral znodes; False where that took longer than ``deadline_s``."""
+
+    def get(self, path: str) -> Znode | None:
+        """The znode, None where there is none; may be stale."""
+
+    def get_fresh(self, path: str) -> Znode | None:
+        """As `get`, never stale."""
+
+    def watch(self, path: str) -> Znode | None:
+        """As `get`; tells of the next change or the creation. A change may be missed."""
+
+    def children(self, path: str) -> list[str] | None:
+        """Names below ``path``, None where there is no such znode; tells of the next change."""
+
+    def ensure(self, path: str) -> None:
+        """Create the persistent ``path`` and what lies above it."""
+
+    def create(self, path: str, data: bytes, *, ephemeral: bool) -> Znode | None:
+        """The znode created, None where one exists.
+
+        Raises:
+            KeyError: What lies above it doesn't exist.
+        """
+
+    def delete(self, path: str, version: int) -> bool:
+        """Delete ``path`` if it has ``version``; False where it is gone or changed."""
 
 
 class Seat(Protocol):
@@ -70,6 +141,10 @@ class Reader(Protocol):
             KafkaUnavailable: Kafka refuses, and librdkafka won't try again by itself.
         """
 
+    @property
+    def at_end(self) -> bool:
+        """Whether the last `read` has reached the end of what is stable, and nothing has come since."""
+
     def end_offset(self) -> int:
         """The partition's end as last heard, -1 where unknown; asks nobody."""
 
@@ -90,6 +165,12 @@ class PartitionIO(Protocol):
     @property
     def commands_topic(self) -> str:
         """Name of the topic that holds the partition's commands."""
+
+    def keep_warm(self, producers: int) -> None:
+        """Hold so many connected producers ready for a fence; returns at once."""
+
+    def tend(self) -> None:
+        """Serve what waits, now and then; never raises."""
 
     def fence(self, cancelled: Callable[[], bool]) -> Writer:
         """Shut out every earlier producer of this partition.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from typing import Final
 
 from relevo_partitions.election import Claim, Sight
 from relevo_partitions.endings import Ending, TermOver
-from relevo_partitions.partition_io import KafkaPartition
+from relevo_partitions.ports import PartitionIO
 from relevo_partitions.roles import Role, RoleKeeper
+from relevo_partitions.runtime import Task
 from relevo_partitions.term import Leadership
 
 _BACKOFF_S: Final[dict[Ending, tuple[float, float]]] = {
@@ -51,7 +51,7 @@ class PartitionView:
 class Post:
     """Used by the supervisor's thread; `view` and `leadership` may be read from any."""
 
-    def __init__(self, partition: int, roles: RoleKeeper, io: KafkaPartition) -> None:
+    def __init__(self, partition: int, roles: RoleKeeper, io: PartitionIO) -> None:
         self.partition = partition
         self.roles = roles
         self.io = io
@@ -67,7 +67,7 @@ class Post:
         self.claim_at: float | None = None
         self.claim: Claim | None = None
         self.leadership: Leadership | None = None
-        self.thread: threading.Thread | None = None
+        self.thread: Task | None = None
         self.blocked_until = 0.0
         self.fault: str | None = None
         self._failures = 0

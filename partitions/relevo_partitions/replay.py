@@ -7,12 +7,12 @@ back, has every committed record before it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Final
 
 from relevo_partitions.barrier import find_barrier, is_barrier
 from relevo_partitions.ports import Reader
+from relevo_partitions.runtime import THREADS
 from relevo_partitions.statemachine import StateMachine
 
 BATCH_MAX: Final = 2_000
@@ -27,6 +27,7 @@ def replay_to_barrier(
     cancelled: Callable[[], bool],
     stall_s: float,
     stalled: Callable[[str], None],
+    now: Callable[[], float] = THREADS.monotonic,
 ) -> bool:
     """Apply the log to ``machine`` up to the barrier with ``nonce``. No transaction may be open meanwhile.
 
@@ -38,6 +39,7 @@ def replay_to_barrier(
         stall_s: After so long without a record Kafka is asked whether it is there, and the log with it.
         stalled: Told, each time, that Kafka answers and the log still doesn't move: somebody else's open
             transaction holds back its stable offset.
+        now: Seconds of a clock that never goes back.
 
     Returns:
         False where ``cancelled`` said so before the barrier was read.
@@ -46,22 +48,22 @@ def replay_to_barrier(
         LogDamaged: The log can't be replayed.
         KafkaUnavailable: Kafka doesn't answer.
     """
-    moved_at = time.monotonic()
+    moved_at = now()
     while not cancelled():
         records = reader.read(WAIT_S, BATCH_MAX)
         if records:
-            moved_at = time.monotonic()
+            moved_at = now()
             end = find_barrier(records, nonce)
             events = [record for record in records[:end] if not is_barrier(record.value)]
             if events:
                 machine.replay(events)
             if end is not None:
                 return True
-        elif time.monotonic() - moved_at > stall_s:
+        elif now() - moved_at > stall_s:
             reader.check(0)
             stalled(
                 f"nothing to read for {stall_s:g} s although the barrier is committed: "
                 "an open transaction of another producer holds the log back"
             )
-            moved_at = time.monotonic()
+            moved_at = now()
     return False

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Final
+
+from relevo_partitions.runtime import THREADS
 
 
 class Role(StrEnum):
@@ -77,14 +78,21 @@ class RoleKeeper:
     Args:
         partition: For error texts.
         changed: Told of every change: partition, role before, role after, reason.
+        wall: Seconds since the Unix epoch.
     """
 
-    def __init__(self, partition: int, changed: Callable[[int, Role, Role, str], None]) -> None:
+    def __init__(
+        self,
+        partition: int,
+        changed: Callable[[int, Role, Role, str], None],
+        wall: Callable[[], float] = THREADS.wall,
+    ) -> None:
         self._partition = partition
         self._changed = changed
+        self._wall = wall
         self._lock = threading.Lock()
         self._role = Role.OUT
-        self._since = time.time()
+        self._since = self._wall()
 
     @property
     def role(self) -> Role:
@@ -112,5 +120,5 @@ class RoleKeeper:
                     f"partition {self._partition}: {before} to {role} ({reason or 'no reason'})"
                 )
             self._role = role
-            self._since = time.time()
+            self._since = self._wall()
         self._changed(self._partition, before, role, reason or cause)

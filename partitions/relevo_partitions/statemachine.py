@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -39,6 +39,50 @@ class LogDamaged(Exception):  # noqa: N818 - named for what happened
     """
 
 
+class SnapshotUnfit(Exception):  # noqa: N818 - named for what happened
+    """A snapshot can't be used: incomplete, damaged, of another format, or of another log.
+
+    The message says what was expected and what was found. Whoever reads it takes an older one, or the log.
+    """
+
+
+class Frozen(Protocol):
+    """A consistent copy of a machine's state, taken piece by piece while the machine goes on.
+
+    A part of the state that is about to change is copied first, so that pieces taken later still show it as
+    it was. One at a time per machine, on the machine's thread.
+    """
+
+    @property
+    def seq(self) -> int:
+        """Number of the last event that the copy holds."""
+
+    @property
+    def epoch(self) -> int:
+        """Its epoch."""
+
+    @property
+    def position(self) -> int:
+        """`StateMachine.position` of the copy."""
+
+    @property
+    def count(self) -> int:
+        """Items (open jobs) in the copy."""
+
+    def next(self, items_max: int) -> bytes | None:
+        """The next piece of the encoded copy, of at most ``items_max`` items; None once it is complete."""
+
+    def state_hash(self) -> str:
+        """`StateMachine.state_hash` of the copy; known once it is complete.
+
+        Raises:
+            RuntimeError: It isn't complete.
+        """
+
+    def cancel(self) -> None:
+        """Give the copy up: the machine need not keep anything for it any more."""
+
+
 class StateMachine(Protocol):
     """One partition's state. Used by one thread at a time; made anew for every term.
 
@@ -55,8 +99,31 @@ class StateMachine(Protocol):
         """Number of the last term in the log, 0 before the first."""
 
     @property
+    def last_seq(self) -> int:
+        """Number of the last event applied, 0 before the first."""
+
+    @property
     def last_at(self) -> int:
         """Time of the last event in milliseconds since the Unix epoch; the leader's clock starts there."""
+
+    @property
+    def count(self) -> int:
+        """Items (open jobs) that the state holds."""
+
+    def state_hash(self) -> str:
+        """A digest of all that the events determine: the same for live, replayed and restored state."""
+
+    def freeze(self) -> Frozen:
+        """Begin a copy of the state as it is now. Ends with its last piece, or by `Frozen.cancel`."""
+
+    def restore(self, pieces: Iterable[bytes]) -> None:
+        """Fill an empty machine from the pieces of a copy. Afterwards `replay` goes on from there.
+
+        The first records replayed may be older than the copy: events that it holds already are left out.
+
+        Raises:
+            SnapshotUnfit: The pieces aren't a complete copy. The machine must be thrown away.
+        """
 
     def replay(self, records: Sequence[Incoming]) -> None:
         """Apply committed records of the log, in order and without a gap; barriers are left out.

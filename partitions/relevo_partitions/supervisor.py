@@ -9,27 +9,24 @@ from __future__ import annotations
 
 import logging
 import queue
-import threading
-import time
 from collections.abc import Callable
 from typing import Final
 
-from relevo_partitions.election import Claim, Election, new_token
+from relevo_partitions.election import Claim, Election
 from relevo_partitions.endings import Ending, TermOver
 from relevo_partitions.errors import NodeIdTaken, PartitionsError, ZooKeeperUnavailable
 from relevo_partitions.fence import WARM_STANDBY
-from relevo_partitions.kafka import Connection
 from relevo_partitions.membership import Membership, NodeInfo
 from relevo_partitions.observer import Observer
-from relevo_partitions.partition_io import KafkaPartition
 from relevo_partitions.post import Post
 from relevo_partitions.ranking import rank
 from relevo_partitions.roles import Role, RoleKeeper
+from relevo_partitions.runtime import Mailbox, Task
 from relevo_partitions.settings import HostSettings
 from relevo_partitions.signals import Finished, StateChanged, Touched
 from relevo_partitions.statemachine import MachineFactory, Term
+from relevo_partitions.surroundings import Surroundings
 from relevo_partitions.term import Leadership
-from relevo_partitions.zookeeper import ZooKeeper
 
 log: Final = logging.getLogger(__name__)
 
@@ -49,37 +46,37 @@ class Supervisor:
         machine_factory: MachineFactory,
         observer: Observer,
         on_topic_failure: Callable[[str, str], None],
+        surroundings: Surroundings,
     ) -> None:
         self._settings = settings
         self._make_machine = machine_factory
         self._observer = observer
         self._on_topic_failure = on_topic_failure
-        self._events: queue.SimpleQueue[StateChanged | Touched | Finished | None] = queue.SimpleQueue()
+        self._runtime = surroundings.runtime
+        self._now = self._runtime.monotonic
+        self._events: Mailbox[StateChanged | Touched | Finished | None] = self._runtime.mailbox()
         self._who = Term(settings.node, settings.incarnation)
         me = NodeInfo(settings.node, settings.address, settings.incarnation)
-        self._zookeeper = ZooKeeper(
-            settings.zookeeper,
-            settings.session_timeout_s,
-            on_state=lambda state: self._events.put(StateChanged(state)),
-            on_watch=lambda path: self._events.put(Touched(path)),
+        self._zookeeper = surroundings.zookeeper(
+            lambda state: self._events.put(StateChanged(state)),
+            lambda path: self._events.put(Touched(path)),
         )
-        self._membership = Membership(self._zookeeper, settings.cluster, me)
+        self._membership = Membership(self._zookeeper, settings.cluster, me, self._runtime)
         self._election = Election(self._zookeeper, self._membership.root, self._who)
-        connection = Connection(settings.kafka, settings.kafka_options)
         self.posts = [
             Post(
                 number,
-                RoleKeeper(number, self._role_changed),
-                KafkaPartition(connection, settings.cluster, number, settings.checkpoint),
+                RoleKeeper(number, self._role_changed, self._runtime.wall),
+                surroundings.partition(number),
             )
             for number in range(settings.partitions)
         ]
         self.nodes: tuple[NodeInfo, ...] = ()
         self.error: PartitionsError | None = None
-        self.started = threading.Event()
-        self._stopping = threading.Event()
+        self.started = self._runtime.signal()
+        self._stopping = self._runtime.signal()
         self._stop_by = 0.0
-        self._thread = threading.Thread(target=self._run, name="relevo-supervisor", daemon=True)
+        self._thread: Task | None = None
         self._session = 0
         """The session that this node is registered in, 0 while it isn't."""
         self._nodes_dirty = True
@@ -92,19 +89,20 @@ class Supervisor:
 
     def start(self) -> None:
         """Begin; `started` is set once the node belongs to the cluster, or `error` says why it doesn't."""
-        self._thread.start()
+        self._thread = self._runtime.spawn("relevo-supervisor", self._run)
 
     def stop(self, deadline_s: float) -> bool:
         """End all terms and leave the cluster; False where something still hangs after ``deadline_s``."""
-        self._stop_by = time.monotonic() + deadline_s
+        self._stop_by = self._now() + deadline_s
         self._stopping.set()
         for post in self.posts:
             leadership = post.leadership
             if leadership is not None:
                 leadership.end(Ending.STOPPED, "the host stops")
         self._events.put(None)
-        if self._thread.ident is not None:
-            self._thread.join(max(0.0, self._stop_by - time.monotonic()))
+        if self._thread is None:
+            return True
+        self._thread.join(max(0.0, self._stop_by - self._now()))
         return not self._thread.is_alive()
 
     # -- the thread
@@ -119,7 +117,7 @@ class Supervisor:
             log.exception("joining the cluster failed")
             self.error = PartitionsError(f"joining the cluster failed: {type(error).__name__}: {error}")
         else:
-            self._started_at = time.monotonic()
+            self._started_at = self._now()
             self.started.set()
             while not self._stopping.is_set():
                 self._take_events()
@@ -150,10 +148,10 @@ class Supervisor:
                 self._wait_for_zookeeper()
 
     def _wait_for_zookeeper(self) -> None:
-        complain_at = time.monotonic() + COMPLAIN_FIRST_S
+        complain_at = self._now() + COMPLAIN_FIRST_S
         while not self._stopping.is_set() and not self._zookeeper.wait_connected(TICK_S):
-            if time.monotonic() > complain_at:
-                complain_at = time.monotonic() + COMPLAIN_EVERY_S
+            if self._now() > complain_at:
+                complain_at = self._now() + COMPLAIN_EVERY_S
                 where = self._zookeeper.hosts
                 self._observer.fault(None, "zookeeper", f"ZooKeeper isn't reachable at {where}; trying again")
 
@@ -164,13 +162,13 @@ class Supervisor:
 
     def _take_events(self) -> None:
         """Wait for the next event or the next thing due, then take in all that have arrived."""
-        now = time.monotonic()
+        now = self._now()
         due = min((post.claim_at for post in self.posts if post.claim_at is not None), default=now + TICK_S)
         try:
-            event = self._events.get(timeout=max(0.0, min(TICK_S, due - now)))
+            event = self._events.get(max(0.0, min(TICK_S, due - now)))
             while True:
                 self._take(event)
-                event = self._events.get_nowait()
+                event = self._events.get(0.0)
         except queue.Empty:
             pass
 
@@ -191,7 +189,7 @@ class Supervisor:
 
     def _tend(self) -> None:
         """Do what is due."""
-        now = time.monotonic()
+        now = self._now()
         self._watch_over(now)
         if not self._zookeeper.connected:
             return
@@ -205,7 +203,7 @@ class Supervisor:
         for post in self.posts:
             if post.dirty or now - post.looked_at > self._settings.reconcile_s:
                 self._look(post)
-            if post.claim_at is not None and post.claim_at <= time.monotonic():
+            if post.claim_at is not None and post.claim_at <= self._now():
                 self._claim(post)
         self._count_leaderless()
 
@@ -229,7 +227,7 @@ class Supervisor:
         if now - self._tended_at > 1.0:
             self._tended_at = now
             for post in self.posts:
-                post.io.pool.tend()
+                post.io.tend()
         for post in self.posts:
             leadership = post.leadership
             call = leadership.overdue() if leadership is not None else None
@@ -241,7 +239,7 @@ class Supervisor:
 
     def _look(self, post: Post) -> None:
         """Compare what ZooKeeper shows with what this node does, and act on the difference."""
-        now = time.monotonic()
+        now = self._now()
         sight = self._election.look(post.partition)
         post.saw(sight, now)
         if post.leadership is not None:
@@ -269,7 +267,7 @@ class Supervisor:
             post.claim_at = self._claim_base(post, now) + place * self._settings.claim_step_s
         others = [name for name in rivals if leader is None or name != leader.node]
         first = ready and rank(post.partition, self._settings.node, others) == 0
-        post.io.pool.keep(WARM_STANDBY if first else 0)
+        post.io.keep_warm(WARM_STANDBY if first else 0)
 
     def _claim_base(self, post: Post, now: float) -> float:
         """When the candidate ranked first may claim; about the same moment on every node.
@@ -296,14 +294,14 @@ class Supervisor:
     def _claim(self, post: Post) -> None:
         post.claim_at = None
         post.dirty = True  # whatever comes of it, look again
-        post.token = new_token()
+        post.token = self._runtime.token()
         claim = self._election.claim(post.partition, post.token)
         if claim is not None:
             self._begin(post, claim)
 
     def _begin(self, post: Post, claim: Claim) -> None:
         if post.free_since is not None:
-            self._observer.takeover_step(post.partition, "claim", time.monotonic() - post.free_since)
+            self._observer.takeover_step(post.partition, "claim", self._now() - post.free_since)
         leadership = Leadership(
             post.partition,
             who=self._who,
@@ -314,6 +312,7 @@ class Supervisor:
             observer=self._observer,
             on_topic_failure=self._on_topic_failure,
             settings=self._settings.term,
+            runtime=self._runtime,
             checkpoint=self._settings.checkpoint,
         )
 
@@ -323,10 +322,9 @@ class Supervisor:
         post.claim = claim
         post.claim_at = None
         post.leadership = leadership
-        post.thread = threading.Thread(target=run, name=f"relevo-partition-{post.partition}", daemon=True)
         if self._stopping.is_set():
             leadership.end(Ending.STOPPED, "the host stops")
-        post.thread.start()
+        post.thread = self._runtime.spawn(f"relevo-partition-{post.partition}", run)
 
     def _finish(self, event: Finished) -> None:
         post = self.posts[event.partition]
@@ -344,7 +342,7 @@ class Supervisor:
         claim = post.claim
         if over.ending is not Ending.STOPPED:
             self._observer.fault(post.partition, f"term_{over.ending.lower()}", over.detail)
-        now = time.monotonic()
+        now = self._now()
         post.ended(over, now)
         if self._stopping.is_set():
             post.roles.to(Role.STOPPED)
@@ -368,14 +366,14 @@ class Supervisor:
             if thread is not None:
                 # Part of the time is kept for ZooKeeper; a term that doesn't end by then is left to Kafka's
                 # fence.
-                thread.join(max(0.0, (self._stop_by - time.monotonic()) * 0.7))
+                thread.join(max(0.0, (self._stop_by - self._now()) * 0.7))
                 if thread.is_alive() and post.leadership is not None:
                     self._abandon(post, post.leadership, "didn't end before the host's deadline")
         self._take_events()
         for post in self.posts:
             post.roles.to(Role.STOPPED)
-            post.io.pool.keep(0)
-        self._zookeeper.close(max(0.5, (self._stop_by - time.monotonic()) * 0.8))
+            post.io.keep_warm(0)
+        self._zookeeper.close(max(0.5, (self._stop_by - self._now()) * 0.8))
 
     # -- small parts
     # ------------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from relevo_partitions.ports import PartitionIO, Reader, Seat, Verdict, Writer
 from relevo_partitions.reads import Query, ReadQueue
 from relevo_partitions.replay import replay_to_barrier
 from relevo_partitions.roles import Role, RoleKeeper
+from relevo_partitions.runtime import THREADS, Runtime
 from relevo_partitions.settings import TermSettings
 from relevo_partitions.statemachine import Incoming, LogDamaged, MachineFactory, StateMachine, Term, Write
 
@@ -67,6 +67,7 @@ class Leadership:
         on_topic_failure: Told (topic, reason) when one topic can't be written; afterwards the machine is
             rebuilt, and should leave that topic alone.
         settings: Bounds.
+        runtime: Clocks and waiting.
         checkpoint: Called with a name between steps, for tests that stop a leader in the middle.
     """
 
@@ -82,6 +83,7 @@ class Leadership:
         observer: Observer,
         on_topic_failure: Callable[[str, str], None],
         settings: TermSettings,
+        runtime: Runtime = THREADS,
         checkpoint: Callable[[int, str], None] | None = None,
     ) -> None:
         self.partition = partition
@@ -94,10 +96,12 @@ class Leadership:
         self._observer = observer
         self._on_topic_failure = on_topic_failure
         self._settings = settings
+        self._runtime = runtime
+        self._now = runtime.monotonic
         self._checkpoint = checkpoint
         self._reads = ReadQueue(settings.reads_max)
         self._batches = Batches(settings.batch_max, settings.batch_bytes)
-        self._over = threading.Event()
+        self._over = runtime.signal()
         self._verdict: TermOver | None = None
         self._verdict_lock = threading.Lock()
         self._call: tuple[str, float] | None = None
@@ -130,9 +134,7 @@ class Leadership:
     def overdue(self) -> str | None:
         """Name of a Kafka call that has exceeded `TermSettings.call_limit_s`."""
         call = self._call
-        return (
-            call[0] if call is not None and time.monotonic() - call[1] > self._settings.call_limit_s else None
-        )
+        return call[0] if call is not None and self._now() - call[1] > self._settings.call_limit_s else None
 
     # -- the term
 
@@ -193,6 +195,7 @@ class Leadership:
                     cancelled=self._over.is_set,
                     stall_s=self._settings.stall_s,
                     stalled=lambda detail: self._observer.fault(self.partition, "log_stalled", detail),
+                    now=self._now,
                 )
             if not done:
                 self._check()
@@ -203,10 +206,10 @@ class Leadership:
         commands.start(machine.position)
         with self._step("announce"):
             self._role(Role.ANNOUNCING)
-            clock = LeaderClock(time.time, time.monotonic, machine.last_at)
+            clock = LeaderClock(self._runtime.wall, self._now, machine.last_at)
             self._commit(machine.lead(self._who, clock.now()), 0)
         self._note(machine)
-        self._leading_since = time.monotonic()
+        self._leading_since = self._now()
         self.progress.led = True
         self._role(Role.LEADING, f"epoch {machine.epoch}")
         self._point("leading")
@@ -229,14 +232,14 @@ class Leadership:
     def _lead(self, machine: StateMachine, clock: LeaderClock, commands: Reader) -> None:
         """Step 6. Ends by an exception only: the term's end, or a setback."""
         settings = self._settings
-        published_at = heard_at = time.monotonic()
+        published_at = heard_at = self._now()
         wrote = True
         while True:
             self._check()
             batch = self._batches.next(commands, self._wait_s(machine, clock, wrote))
             wrote = self._turn(machine, clock, batch)
             self.progress.end = commands.end_offset()
-            now = time.monotonic()
+            now = self._now()
             if batch:
                 heard_at = now
             elif now - heard_at > settings.stall_s:
@@ -319,7 +322,7 @@ class Leadership:
             wait_s = min(wait_s * 2, SETBACK_WAIT_MAX_S)
 
     def _pause(self) -> None:
-        if self._leading_since and time.monotonic() - self._leading_since > CALM_S:
+        if self._leading_since and self._now() - self._leading_since > CALM_S:
             self._setbacks = 0
         if self._setbacks:
             self._over.wait(min(SETBACK_WAIT_S * 2 ** (self._setbacks - 1), SETBACK_WAIT_MAX_S))
@@ -347,7 +350,9 @@ class Leadership:
             self._roles.to(role, reason)
 
     def _barrier(self) -> tuple[str, Write]:
-        return make_barrier(self._io.log_topic, self.partition, self._who.node, self._who.incarnation)
+        nonce = self._runtime.token()
+        who = self._who
+        return nonce, make_barrier(self._io.log_topic, self.partition, who.node, who.incarnation, nonce)
 
     def _note(self, machine: StateMachine) -> None:
         self.progress.epoch = machine.epoch
@@ -365,13 +370,13 @@ class Leadership:
 
     @contextmanager
     def _step(self, name: str) -> Iterator[None]:
-        began = time.monotonic()
+        began = self._now()
         yield
-        self._observer.takeover_step(self.partition, name, time.monotonic() - began)
+        self._observer.takeover_step(self.partition, name, self._now() - began)
 
     @contextmanager
     def _watched(self, name: str, *, limited: bool = True) -> Iterator[None]:
-        self._call = (name, time.monotonic()) if limited else None
+        self._call = (name, self._now()) if limited else None
         try:
             yield
         finally:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, MutableMapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from kazoo.client import KazooClient
@@ -19,22 +18,11 @@ from kazoo.retry import KazooRetry
 
 from relevo_partitions.errors import WrongThread, ZooKeeperUnavailable
 from relevo_partitions.fork import ForkGuard
+from relevo_partitions.ports import Znode
 
 log: Final = logging.getLogger(__name__)
 
 CALL_TIMEOUT_S: Final = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Znode:
-    """A znode's data and what tells it from another of the same path."""
-
-    data: bytes
-    czxid: int
-    """Transaction that created it: unique in the life of a ZooKeeper ensemble."""
-    version: int
-    session: int
-    """Session that it dies with, 0 for a persistent one."""
 
 
 class ZooKeeper:

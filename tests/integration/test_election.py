@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from relevo_partitions.election import Claim, Election, new_token
+from relevo.testing.proxy import TcpProxy
+from relevo_partitions.election import Claim, Election
 from relevo_partitions.errors import (
     ConfigMismatch,
     NodeIdTaken,
@@ -21,10 +22,10 @@ from relevo_partitions.errors import (
 )
 from relevo_partitions.membership import Membership, NodeInfo
 from relevo_partitions.ports import Verdict
+from relevo_partitions.runtime import THREADS
 from relevo_partitions.statemachine import Term
 from relevo_partitions.zookeeper import ZooKeeper
 from tests.support.brokers import Brokers
-from tests.support.proxy import TcpProxy
 from tests.support.waiting import wait_until
 
 SESSION_TIMEOUT_S = 1.5
@@ -79,7 +80,7 @@ def test_only_one_of_many_gets_the_claim(site: Site) -> None:
 
     def try_it(election: Election) -> None:
         gate.wait(10)
-        claims.append(election.claim(0, new_token()))
+        claims.append(election.claim(0, THREADS.token()))
 
     threads = [threading.Thread(target=try_it, args=(election,)) for election in elections]
     for thread in threads:
@@ -97,7 +98,7 @@ def test_a_claim_whose_reply_was_lost_is_found_again(site: Site) -> None:
     proxy = site.proxy()
     client = site.client(proxy.address)
     election = site.election(client)
-    token = new_token()
+    token = THREADS.token()
     proxy.drop_replies(True)
     with pytest.raises(ZooKeeperUnavailable):
         election.claim(0, token)
@@ -109,14 +110,14 @@ def test_a_claim_whose_reply_was_lost_is_found_again(site: Site) -> None:
         wait_until(lambda: election.claim(0, token) is not None, "claimed anew")
     else:
         assert claim.verify() is Verdict.OURS
-    assert election.claim(0, new_token()) is None, "one znode, and no second claim beside it"
+    assert election.claim(0, THREADS.token()) is None, "one znode, and no second claim beside it"
 
 
 def test_a_claim_does_not_survive_its_session(site: Site) -> None:
     proxy = site.proxy()
     client = site.client(proxy.address)
     election = site.election(client)
-    claim = election.claim(0, new_token())
+    claim = election.claim(0, THREADS.token())
     assert claim is not None
     before = client.session
     proxy.cut()
@@ -149,7 +150,7 @@ def test_a_foreign_znode_counts_as_a_strangers_claim(site: Site) -> None:
     sight = election.look(0)
     assert sight.leader is not None
     assert not election.is_own(sight.leader)
-    assert election.claim(0, new_token()) is None
+    assert election.claim(0, THREADS.token()) is None
 
 
 def test_a_candidate_left_by_an_earlier_session_is_replaced(site: Site) -> None:
@@ -170,7 +171,7 @@ def test_znodes_that_somebody_wiped_are_made_again(site: Site) -> None:
     assert client.delete(election.candidates_path(0), -1)
     assert client.delete(f"/{site.cluster}/partitions/0", -1)
     assert election.look(0).candidates == ()
-    assert election.claim(0, new_token()) is not None
+    assert election.claim(0, THREADS.token()) is not None
 
 
 def test_a_change_is_told_once_looked_at(site: Site) -> None:
@@ -178,7 +179,7 @@ def test_a_change_is_told_once_looked_at(site: Site) -> None:
     watching = site.election(site.client(on_watch=touched.append), "n1")
     other = site.election(site.client(), "n2")
     watching.look(0)
-    claim = other.claim(0, new_token())
+    claim = other.claim(0, THREADS.token())
     assert claim is not None
     wait_until(lambda: watching.leader_path(0) in touched, "the creation was told")
     watching.look(0)
@@ -308,7 +309,7 @@ def _claim_until_won(election: Election) -> Claim:
 
     def attempt() -> bool:
         try:
-            claim = election.claim(0, new_token())
+            claim = election.claim(0, THREADS.token())
         except ZooKeeperUnavailable:
             return False
         won.extend([claim] if claim is not None else [])

@@ -16,6 +16,7 @@ from relevo_partitions.kafka import Connection
 from relevo_partitions.log import PartitionReader
 from relevo_partitions.outcomes import Committed
 from relevo_partitions.replay import replay_to_barrier
+from relevo_partitions.runtime import THREADS
 from relevo_partitions.statemachine import Incoming, LogDamaged, Term
 from relevo_partitions.writer import TransactionalWriter
 from tests.support.brokers import Brokers
@@ -79,7 +80,8 @@ class Bench:
         writer = self.writer()
         began = time.monotonic()
         reader = self.reader()
-        nonce, barrier = make_barrier(self.topic, 0, "n2", "i2")
+        nonce = THREADS.token()
+        barrier = make_barrier(self.topic, 0, "n2", "i2", nonce)
         assert isinstance(writer.commit([barrier]), Committed)
         machine = CounterMachine(0, self.name)
         try:

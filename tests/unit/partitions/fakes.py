@@ -111,6 +111,10 @@ class FakeReader:
             time.sleep(min(wait_s, 0.002))
         return found
 
+    @property
+    def at_end(self) -> bool:
+        return self._next >= len(self._records)
+
     def end_offset(self) -> int:
         return len(self._records)
 
@@ -127,6 +131,12 @@ class FakeIO:
 
     def __init__(self, kafka: FakeKafka) -> None:
         self._kafka = kafka
+
+    def keep_warm(self, producers: int) -> None:
+        """Nothing to warm."""
+
+    def tend(self) -> None:
+        """Nothing to serve."""
 
     def fence(self, cancelled: Callable[[], bool]) -> FakeWriter:
         if self._kafka.fence_fails:

@@ -18,8 +18,9 @@ def log_with_barriers(kafka: FakeKafka, *, foreign: bool = True) -> str:
     kafka.append(writer.lead(Term("n1", "i1"), 1))
     kafka.append(writer.step([Incoming(0, b"", b'{"id": "a", "add": 5}')], 1))
     if foreign:
-        kafka.append([make_barrier("c.log", 0, "n9", "i9")[1]])
-    nonce, barrier = make_barrier("c.log", 0, "n1", "i1")
+        kafka.append([make_barrier("c.log", 0, "n9", "i9", "other")])
+    nonce = "mine"
+    barrier = make_barrier("c.log", 0, "n1", "i1", nonce)
     kafka.append([barrier])
     kafka.append(writer.step([Incoming(1, b"", b'{"id": "b", "add": 9}')], 1))
     return nonce
