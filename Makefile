@@ -5,8 +5,13 @@ NODES ?= 3
 PARTITIONS ?= 4
 INPUT ?=
 SEED ?=
+SEEDS ?= 2000
+REPEAT ?= 20
+BROKERS ?= 1
 # Most of a slow test's time is waiting: for sessions to expire, for servers to start.
 TEST_PROCESSES ?= 3
+# A simulation never waits: one process per core.
+SIMULATION_PROCESSES ?= $(shell nproc 2>/dev/null || echo 2)
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -19,13 +24,14 @@ CODE := $(wildcard schemas/relevo_schemas partitions/relevo_partitions engine/re
 .DELETE_ON_ERROR:
 # Targets share the virtual environment, the brokers' ports and the machine's few cores.
 .NOTPARALLEL:
-.PHONY: help setup demo test test-quick test-slow redis lint dev bench simulate clean format lock
+.PHONY: help setup demo test test-quick test-simulation test-slow redis lint dev drills bench simulate properties clean format lock
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "  make demo JOBS=5000 NODES=3 PARTITIONS=4 INPUT=jobs.jsonl    the demo's knobs"
-	@echo "  make simulate SEED=1                                         the same examples again"
+	@echo "  make simulate SEEDS=10000, make simulate SEED=42             more seeds; one of them again, with its trace"
+	@echo "  make drills REPEAT=5 BROKERS=3                               fewer repeats, on three brokers"
 
 setup: ## Check this machine, build .venv, resolve Kafka and ZooKeeper (once)
 	@deploy/local/check-prerequisites
@@ -45,10 +51,13 @@ $(STAMP): requirements.lock pyproject.toml
 demo: setup ## Run jobs on a three-node cluster, kill the leader, prove that none is lost
 	$(BIN)/python examples/demo/run.py $(if $(INPUT),--input "$(INPUT)") --jobs $(JOBS) --nodes $(NODES) --partitions $(PARTITIONS)
 
-test: setup redis test-quick test-slow ## Everything: the quick part, then integration and drills on real brokers
+test: setup redis test-quick test-simulation test-slow ## Everything: the quick part, then integration and drills on real brokers
 
-test-quick: lint ## Lint, types, unit, contract and simulation tests; needs Python only
-	$(PYTEST) tests/unit tests/contract tests/simulation
+test-quick: lint ## Lint, types, unit and contract tests; needs Python only
+	$(PYTEST) tests/unit tests/contract
+
+test-simulation: $(STAMP) ## The whole system from 2,000 seeds, in memory, and the planted bugs that it must find
+	$(PYTEST) -n $(SIMULATION_PROCESSES) tests/simulation
 
 test-slow: setup redis ## Integration tests and drills, on real Kafka, ZooKeeper and Redis
 	$(PYTEST) -n $(TEST_PROCESSES) --dist loadfile tests/integration tests/drills
@@ -75,8 +84,14 @@ bench: setup ## Benchmarks, as ratios to what the machine can do
 		echo "No benchmarks yet."; \
 	fi
 
-simulate: $(STAMP) ## The property and simulation tests at length (SEED=n to pin the examples)
-	HYPOTHESIS_PROFILE=thorough $(PYTEST) --timeout 3600 $(if $(SEED),--hypothesis-seed $(SEED)) tests/unit tests/simulation
+drills: setup ## Failovers of every kind, measured under load; the report goes to build/drill-report.json
+	$(BIN)/relevo drill all --repeat $(REPEAT) --brokers $(BROKERS)
+
+simulate: $(STAMP) ## Simulations from SEEDS seeds, with progress (SEED=n: that one, with its trace)
+	$(BIN)/python -m tests.simulation.run $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --processes $(SIMULATION_PROCESSES))
+
+properties: $(STAMP) ## The property tests at length: 2,000 examples each (SEED=n to pin them)
+	HYPOTHESIS_PROFILE=thorough $(PYTEST) --timeout 3600 $(if $(SEED),--hypothesis-seed $(SEED)) tests/unit
 
 clean: ## Remove what builds and test runs left; .venv and the brokers stay, running processes too
 	if [ -d build ]; then find build -mindepth 1 -maxdepth 1 ! -name local -exec rm -rf {} +; fi

@@ -18,7 +18,7 @@ SKIPS_ALLOWED_IN_CI = ("no container runtime",)
 IN_CI = os.environ.get("CI") == "true"
 
 # No deadline: it would fail an example because the machine was busy. CI judges a change by the same
-# examples each time; new ones are for `make simulate` and for developers.
+# examples each time; new ones are for `make properties` and for developers.
 settings.register_profile("quick", deadline=None, max_examples=100, derandomize=IN_CI)
 settings.register_profile("thorough", deadline=None, max_examples=2_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
