@@ -36,7 +36,6 @@ EXTRAS = {
     "redis": "redis",
     "rich": "engine",
     "structlog": "engine",
-    "zstandard": "engine",
 }
 
 # Libraries by package. `relevo` may use the extras' too, but only inside functions.
