@@ -40,6 +40,8 @@ COMMANDS: Final = {
     "node": _Entry("relevo.cli.node", "Run one engine node."),
     "topics": _Entry("relevo.cli.topics", "Create and check the Kafka topics of a cluster."),
     "cluster": _Entry("relevo.cli.cluster", "See how a cluster is doing."),
+    "drill": _Entry("relevo.cli.drill", "Hurt a cluster under load, and prove that nothing was lost."),
+    "verify": _Entry("relevo.cli.verify", "Prove that the job log is sound and no job was lost."),
 }
 
 

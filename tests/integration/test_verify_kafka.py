@@ -1,0 +1,142 @@
+"""What Kafka can do to a log before and while it is verified: trim it, grow it, lose a bit of it on disk."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+
+from relevo_engine.errors import UnreachableError
+from relevo_engine.local.brokers import LocalBrokers
+from relevo_engine.local.kafka import admin
+from relevo_engine.topic_admin import TopicAdmin
+from relevo_engine.verify import Invariant, LogRecord, verify_log
+from relevo_engine.verify import reader as verify_reader
+from relevo_schemas import events as ev
+from tests.support.brokers import Brokers
+from tests.support.fixtures import StartBrokers
+from tests.unit.engine.verify_logs import Written
+
+
+def write(kafka: str, cluster: str, records: list[LogRecord]) -> None:
+    """Write each record as a batch of its own."""
+    producer = Producer({"bootstrap.servers": kafka})
+    for each in records:
+        producer.produce(f"{cluster}.log", each.value, each.key, partition=each.partition)
+        assert producer.flush(30) == 0
+
+
+def jobs(count: int) -> Written:
+    """A term with so many jobs."""
+    log = Written()
+    log.add(ev.LeaderElected)
+    for n in range(count):
+        log.add(ev.JobCreated, f"job-{n}")
+    return log
+
+
+def make_topics(brokers: Brokers, cluster: str) -> None:
+    TopicAdmin(brokers.kafka, cluster).init(1, [], allow_unsafe=True)
+
+
+def test_a_trimmed_log_is_verified_from_where_it_begins(brokers: Brokers, cluster_name: str) -> None:
+    make_topics(brokers, cluster_name)
+    log = jobs(8)
+    log.add(ev.JobCancelled, "job-0")
+    log.add(ev.JobCancelled, "job-7")
+    write(brokers.kafka, cluster_name, log.records)
+    trim = TopicPartition(f"{cluster_name}.log", 0, 6)
+    client = admin(brokers.kafka)
+    for trimmed in client.delete_records([trim]).values():
+        trimmed.result(30)
+    report = verify_log(brokers.kafka, cluster_name, expected_keys=["job-0", "job-1", "job-6"])
+    assert report.ok, report.violations
+    where = report.partitions[0]
+    assert (where.start, where.trimmed, where.first_seq, where.last_seq) == (6, True, 7, 11)
+    assert report.expected is not None
+    expected = report.expected
+    assert (expected.ended_otherwise, expected.before_start, expected.open) == (1, 1, 1)
+
+
+@pytest.fixture
+def endless(brokers: Brokers, cluster_name: str) -> Iterator[threading.Event]:
+    """Somebody who writes good events as fast as it goes; sets the event with each that was acknowledged."""
+    make_topics(brokers, cluster_name)
+    stop, written = threading.Event(), threading.Event()
+
+    def write_on() -> None:
+        producer = Producer({"bootstrap.servers": brokers.kafka, "linger.ms": 0})
+        log = Written()
+        log.add(ev.LeaderElected)
+        while not stop.is_set():
+            log.add(ev.JobCreated, f"job-{log.seq}")
+            for each in log.records:
+                producer.produce(f"{cluster_name}.log", each.value, each.key, partition=0)
+            log.records.clear()
+            if producer.flush(30) == 0:
+                written.set()
+
+    thread = threading.Thread(target=write_on)
+    thread.start()
+    yield written
+    stop.set()
+    thread.join(60)
+
+
+def test_a_log_that_grows_all_the_time_is_read_to_where_it_ended(
+    brokers: Brokers, cluster_name: str, endless: threading.Event
+) -> None:
+    """A verifier that follows a busy cluster's end never comes to a verdict."""
+    for _ in range(3):
+        endless.clear()
+        assert endless.wait(30)
+        report = verify_log(brokers.kafka, cluster_name)
+        assert report.ok, report.violations
+        assert report.counts.records == report.partitions[0].end > 0
+
+
+def test_progress_is_told(brokers: Brokers, cluster_name: str) -> None:
+    make_topics(brokers, cluster_name)
+    write(brokers.kafka, cluster_name, jobs(5).records)
+    told: list[tuple[int, int]] = []
+    assert verify_log(brokers.kafka, cluster_name, progress=lambda *both: told.append(both)).ok
+    assert told[-1] == (6, 6)
+    assert told == sorted(told)
+
+
+@pytest.mark.timeout(300)
+def test_a_bit_that_flips_on_the_disk_is_found(own_brokers: StartBrokers) -> None:
+    """Kafka hands out what it finds; the checksum of the batch tells, whatever the bit means."""
+    brokers: LocalBrokers = own_brokers(1, 0)
+    make_topics(brokers, "flipped")
+    write(brokers.kafka, "flipped", jobs(20).records)
+    assert verify_log(brokers.kafka, "flipped").ok
+    (server,) = brokers.kafka_servers
+    server.stop()
+    (segment,) = brokers.home.rglob("flipped.log-0/*.log")
+    data = bytearray(segment.read_bytes())
+    data[data.rindex(b"job-7") + 4] ^= 1
+    segment.write_bytes(data)
+    server.restart()
+    brokers.await_brokers()
+    report = verify_log(brokers.kafka, "flipped")
+    first = report.partitions[0].first_violation
+    assert first is not None
+    assert (first.invariant, first.offset) == (Invariant.CHECKSUM, 8)
+    assert report.violation_count == 1, "nobody can read past it"
+
+
+def test_a_broker_that_falls_silent_is_not_waited_for_for_ever(
+    own_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brokers: LocalBrokers = own_brokers(1, 0)
+    make_topics(brokers, "silent")
+    write(brokers.kafka, "silent", jobs(3).records)
+    monkeypatch.setattr(verify_reader, "STALL_S", 2.0)
+    reader = verify_reader.TopicReader(brokers.kafka, None)
+    _, bounds = reader.bounds("silent.log")
+    brokers.kafka_servers[0].kill()
+    with pytest.raises(UnreachableError, match=r"gave nothing more of silent\.log partition"):
+        list(reader.read("silent.log", {0: (0, bounds[0].end)}))
