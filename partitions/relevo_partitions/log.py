@@ -22,6 +22,8 @@ _NO_TOPIC: Final = frozenset(
         KafkaError._UNKNOWN_PARTITION,
     }
 )
+_DAMAGED: Final = frozenset({KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION, KafkaError.INVALID_MSG})
+"""A batch whose checksum doesn't match: librdkafka fetches it again and again."""
 _REFUSED: Final = frozenset(
     {
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -168,6 +170,8 @@ class PartitionReader:
             raise LogDamaged(self._gap(self._wanted, *self._bounds()))
         if code in _NO_TOPIC:
             raise LogDamaged(self._missing())
+        if code in _DAMAGED:
+            raise LogDamaged(f"{self._where()}: the batch at offset {self._wanted} is damaged: {error.str()}")
         if code in _REFUSED or error.fatal():
             raise KafkaUnavailable(self._connection.describe(error, self._faults))
         self._faults.heard(error)
