@@ -24,7 +24,7 @@ CODE := $(wildcard schemas/relevo_schemas partitions/relevo_partitions engine/re
 .DELETE_ON_ERROR:
 # Targets share the virtual environment, the brokers' ports and the machine's few cores.
 .NOTPARALLEL:
-.PHONY: help setup demo test test-quick test-simulation test-slow redis lint dev drills bench simulate properties clean format lock
+.PHONY: help setup demo test test-quick test-simulation test-slow redis postgres lint dev drills bench simulate properties clean format lock
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,7 +51,7 @@ $(STAMP): requirements.lock pyproject.toml
 demo: setup ## Run jobs on a three-node cluster, kill the leader, prove that none is lost
 	$(BIN)/python examples/demo/run.py $(if $(INPUT),--input "$(INPUT)") --jobs $(JOBS) --nodes $(NODES) --partitions $(PARTITIONS)
 
-test: setup redis test-quick test-simulation test-slow ## Everything: the quick part, then integration and drills on real brokers
+test: setup redis postgres test-quick test-simulation test-slow ## Everything: the quick part, then integration and drills on real brokers
 
 test-quick: lint ## Lint, types, unit and contract tests; needs Python only
 	$(PYTEST) tests/unit tests/contract
@@ -59,11 +59,14 @@ test-quick: lint ## Lint, types, unit and contract tests; needs Python only
 test-simulation: $(STAMP) ## The whole system from 2,000 seeds, in memory, and the planted bugs that it must find
 	$(PYTEST) -n $(SIMULATION_PROCESSES) tests/simulation
 
-test-slow: setup redis ## Integration tests and drills, on real Kafka, ZooKeeper and Redis
+test-slow: setup redis postgres ## Integration tests and drills, on real Kafka, ZooKeeper, Redis, PostgreSQL
 	$(PYTEST) -n $(TEST_PROCESSES) --dist loadfile tests/integration tests/drills
 
 redis:
 	@deploy/local/ensure-redis
+
+postgres:
+	@deploy/local/ensure-postgres
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .

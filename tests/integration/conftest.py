@@ -3,5 +3,9 @@
 from __future__ import annotations
 
 from tests.support.fixtures import brokers, cluster_name, own_brokers, own_redis, redis_url
+from tests.support.postgres import own_postgres, postgres_server_url, postgres_url
 
-__all__ = ["brokers", "cluster_name", "own_brokers", "own_redis", "redis_url"]
+__all__ = [
+    "brokers", "cluster_name", "own_brokers", "own_postgres", "own_redis", "postgres_server_url",
+    "postgres_url", "redis_url",
+]  # fmt: skip

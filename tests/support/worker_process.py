@@ -7,23 +7,18 @@ counted where they can't be lost: in Redis, by job key.
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 import redis
 
 import relevo
-from relevo.dedup.store import Answer, Claim, Finish
-from relevo.gate import Gate
-
-STEPS = ("before claim", "after claim", "after effect", "after done", "before commit")
-
+from tests.support import crash_matrix
+from tests.support.crash_matrix import Places, die
 
 DIES_AFTER_S: Final = 0.5
 """How long a handler that kills its process takes until it does."""
@@ -38,7 +33,10 @@ class Orders:
         cluster: The cluster's name.
         type: The job type.
         redis: Where effects are counted, and claims kept.
-        die: The step at which it kills itself for the first job it meets; empty: never.
+        die: The step at which it kills itself for the first job it meets, of `crash_matrix.STEPS`; empty:
+            never.
+        store: Kind of its dedup store, of `crash_matrix.STORES`.
+        database: Where the SQL store is.
         die_for: Keys whose handler kills the process.
         seconds: How long each handler runs.
         options: librdkafka options.
@@ -49,6 +47,8 @@ class Orders:
     type: str
     redis: str
     die: str = ""
+    store: str = "redis"
+    database: str = ""
     die_for: list[str] = field(default_factory=list)
     seconds: float = 0.0
     options: dict[str, Any] = field(default_factory=dict)
@@ -69,60 +69,43 @@ def perform(client: redis.Redis, cluster: str, key: str) -> None:
     client.incr(f"effects:{cluster}:{key}")
 
 
-def _die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-class _DyingStore(relevo.RedisDedupStore):
-    die = ""
-
-    def claim(self, claims: Sequence[Claim]) -> list[Answer]:
-        if self.die == "before claim":
-            _die()
-        answers = super().claim(claims)
-        if self.die == "after claim":
-            _die()
-        return answers
-
-    def done(self, finishes: Sequence[Finish]) -> list[Answer]:
-        if self.die == "after effect":
-            _die()
-        answers = super().done(finishes)
-        if self.die == "after done":
-            _die()
-        return answers
-
-
-def _dying_before(method: Callable[..., Any]) -> Callable[..., Any]:
-    def die(*args: Any) -> None:
-        _die()
-
-    return die
-
-
 def main(orders: Orders) -> None:
-    client = redis.Redis.from_url(orders.redis)
-    store = _DyingStore(orders.redis)
-    store.die = orders.die
-    if orders.die == "before commit":
-        # All acknowledgements are in; nothing has been committed yet.
-        Gate._acknowledged = _dying_before(Gate._acknowledged)  # type: ignore[method-assign]
+    """Works until a signal, or until it kills itself."""
+    places = Places(orders.redis, orders.database)
+    store = crash_matrix.make_store(orders.store, places)
     app = relevo.WorkerApp(orders.kafka, orders.cluster, dedup=store, **orders.options)
+    if orders.die:
+        at = crash_matrix.arm(app, store, orders.die)
+        app.job(orders.type)(crash_matrix.handler_for(orders.store, places, orders.cluster, at))
+        threading.Thread(target=_die_after_commit, args=(app, orders.die), daemon=True).start()
+    else:
+        app.job(orders.type, concurrency=4)(_handler(orders))
+    app.run(drain=20)
 
-    @app.job(orders.type, concurrency=4)
+
+def _die_after_commit(app: relevo.WorkerApp, step: str) -> None:
+    while step == "after commit":
+        if app.stats.commits:
+            die()
+        time.sleep(0.01)
+
+
+def _handler(orders: Orders) -> Any:
+    client = redis.Redis.from_url(orders.redis)
+
     def handler(job: relevo.Job) -> str:
         if job.key in orders.die_for:
             client.incr(f"deaths:{orders.cluster}:{job.key}")
             # Whoever is at work each time it dies is as suspect as its killer: let the others get through.
             time.sleep(DIES_AFTER_S)
-            _die()
+            die()
         if orders.seconds:
             client.set(f"running:{orders.cluster}:{job.key}", "1")
             time.sleep(orders.seconds)
         perform(client, orders.cluster, job.key)
         return job.key
 
-    app.run(drain=20)
+    return handler
 
 
 if __name__ == "__main__":

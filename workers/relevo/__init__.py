@@ -6,8 +6,9 @@ from relevo.aclient import AsyncClient
 from relevo.aevents import AsyncJobEvents
 from relevo.app import JobWorker, WorkerApp
 from relevo.client import Client
-from relevo.dedup import DedupStore, MemoryDedupStore, RedisDedupStore
+from relevo.dedup import DedupStore, MemoryDedupStore, RedisDedupStore, SqlDedupStore
 from relevo.errors import (
+    ClaimLost,
     Closed,
     ClusterNotFound,
     ConfigurationError,
@@ -40,6 +41,7 @@ from relevo.stats import WorkerStats
 __all__ = [
     "AsyncClient",
     "AsyncJobEvents",
+    "ClaimLost",
     "Client",
     "Closed",
     "ClusterNotFound",
@@ -71,6 +73,7 @@ __all__ = [
     "RelevoError",
     "ResultTimeout",
     "Retry",
+    "SqlDedupStore",
     "StoreUnavailable",
     "StoreUnsafe",
     "Unreachable",

@@ -12,6 +12,7 @@ from relevo.item import Item
 from relevo.outbox import Outbox
 from relevo.outcomes import Completed
 from relevo.stats import WorkerStats
+from relevo.transactions import Grant
 
 HELD_WAIT_MAX_S: Final = 1.0
 HELD_WAIT_MIN_S: Final = 0.02
@@ -28,6 +29,7 @@ class Claims:
         postpone: Brings an item again at a time, in monotonic seconds.
         next_up: Brings an item again as the next one.
         stats: Counters.
+        ttl: Window for done marks in seconds; None: the store's own.
     """
 
     def __init__(
@@ -39,8 +41,10 @@ class Claims:
         postpone: Callable[[Item, float], None],
         next_up: Callable[[Item], None],
         stats: WorkerStats,
+        ttl: float | None = None,
     ) -> None:
         self._store = store
+        self._ttl = ttl
         self._namespace = namespace
         self._claim_s = claim_s
         self._outbox = outbox
@@ -90,6 +94,7 @@ class Claims:
                 case Mine():
                     item.tries = 0
                     item.claim_until = now + claim.seconds
+                    item.job._grant = Grant(self._store.store, claim, self._ttl)
                     mine.append(item)
                 case Done(result):
                     self._stats.add("duplicates_suppressed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from typing import Final
@@ -10,7 +11,9 @@ from relevo.dedup.link import StoreLink, backoff_s
 from relevo.dedup.store import Claim, Done, Finish, Held, Mine, Unknown
 from relevo.item import Item
 from relevo.outbox import Outbox
-from relevo.outcomes import Completed, Failed
+from relevo.outcomes import Completed, Failed, NotOurs
+
+_log: Final = logging.getLogger("relevo.worker")
 
 HELD_WAIT_MAX_S: Final = 1.0
 HELD_WAIT_MIN_S: Final = 0.02
@@ -49,14 +52,17 @@ class Endings:
                     failed.append(item)
                 case Failed():
                     item.outcome = Failed(item.outcome.error, retriable=False)
+                case NotOurs():
+                    item.again()
+                    postponed.append((item, now + backoff_s(item.tries)))
         if self._store is not None and completed:
-            postponed = self._mark_done(self._store, completed, now)
+            postponed += self._mark_done(self._store, completed, now)
         if self._store is not None and failed:
             # Before the report: the next attempt may be here sooner than the acknowledgement.
             self._store.release([self._claim_of(item) for item in failed])
         late = {item for item, _ in postponed}
         for item in ended:
-            if item.outcome is not None and item not in late:
+            if item.outcome is not None and not isinstance(item.outcome, NotOurs) and item not in late:
                 self._outbox.add(item, item.outcome)
         return postponed
 
@@ -74,7 +80,9 @@ class Endings:
                 case Mine():
                     item.tries = 0
                 case Done(result):
-                    # Ours, if the answer to an earlier call got lost; else somebody was quicker.
+                    # Ours, if the answer to an earlier call got lost, or from the job's own transaction; else
+                    # somebody was quicker.
+                    _warn_of_other_result(item, result)
                     item.outcome = Completed(result)
                 case Held(until):
                     # Somebody took the job over while we ran it: whoever ends first decides.
@@ -86,3 +94,12 @@ class Endings:
                     item.tries += 1
                     postponed.append((item, now + backoff_s(item.tries)))
         return postponed
+
+
+def _warn_of_other_result(item: Item, stored: bytes) -> None:
+    grant, returned = item.job._grant, item.outcome
+    if grant is not None and grant.committed and returned not in (Completed(b""), Completed(stored)):
+        _log.warning(
+            "%s job %r: its handler returned another result than it gave to job.done(); the one given to "
+            "job.done() stands, as it was committed", item.job.type, item.key,
+        )  # fmt: skip

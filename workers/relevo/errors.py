@@ -185,3 +185,11 @@ class StoreUnavailable(RelevoError):
     """The dedup store doesn't answer; nothing was started because of it."""
 
     retry = Retry.SAME
+
+
+class ClaimLost(RelevoError):
+    """The attempt's claim is not its own any more: another worker has it, or has done the job.
+
+    Raised by `Job.transaction`, which has rolled everything back. Let it pass: the worker asks the store
+    again.
+    """

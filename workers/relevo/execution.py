@@ -12,9 +12,10 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
+from relevo.errors import ClaimLost
 from relevo.item import Item
 from relevo.job import Fail, Job, JobError
-from relevo.outcomes import Failed, Outcome, of_exception, of_result
+from relevo.outcomes import Ending, Failed, Outcome, of_exception, of_result
 
 _log: Final = logging.getLogger("relevo.worker")
 
@@ -120,7 +121,7 @@ class AsyncRunner:
 
     async def _execute(self, item: Item) -> None:
         try:
-            outcome: Outcome = of_result(await self._handler(item.job))
+            outcome: Ending = of_result(await self._handler(item.job))
         except BaseException as error:
             if self._closed and isinstance(error, asyncio.CancelledError):
                 return  # the worker is gone; whoever gets the job next runs it
@@ -173,7 +174,7 @@ class ThreadRunner:
             if item is None:
                 return
             try:
-                outcome = of_result(self._handler(item.job))
+                outcome: Ending = of_result(self._handler(item.job))
             except BaseException as error:
                 _note(item, error)
                 outcome = of_exception(error)
@@ -191,7 +192,7 @@ class ThreadRunner:
 def _note(item: Item, error: BaseException) -> None:
     """Log how a handler ended; what it raised on purpose needs no stack."""
     job = item.job
-    if isinstance(error, JobError | Fail | asyncio.CancelledError):
+    if isinstance(error, JobError | Fail | ClaimLost | asyncio.CancelledError):
         how = type(error).__name__
         _log.info("%s job %r, attempt %d, ended by %s: %s", job.type, job.key, job.attempt, how, error)
     else:

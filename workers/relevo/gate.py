@@ -88,7 +88,7 @@ class Gate:
         self._waiting: deque[Item] = deque()
         self._later = Schedule()
         self._claims = Claims(
-            link, namespace, claim_s, self._outbox, self._later.put, self._waiting.appendleft, stats
+            link, namespace, claim_s, self._outbox, self._later.put, self._waiting.appendleft, stats, ttl
         )
         self._concurrency = concurrency
         self._stats = stats

@@ -9,7 +9,7 @@ from relevo.job import Job
 if TYPE_CHECKING:
     from relevo.dedup.store import Claim
     from relevo.offsets import Entry
-    from relevo.outcomes import Outcome
+    from relevo.outcomes import Ending
     from relevo_schemas.delivery import Activation
 
 
@@ -54,7 +54,7 @@ class Item:
         self.job = Job(activation)
         self.token = token
         self.lease_ms: int = activation.job.lease_ms
-        self.outcome: Outcome | None = None
+        self.outcome: Ending | None = None
         self.tries = 0
         self.running = False
         self.started_at = 0.0
@@ -73,3 +73,10 @@ class Item:
         self.running = True
         self.started_at = now
         self.renew_at = now + renew_in
+
+    def again(self) -> None:
+        """As if its handler had not run: another worker has the job, and may leave it to us yet."""
+        self.job = Job(self.job._activation)
+        self.outcome = None
+        self.timed_out = False
+        self.tries += 1

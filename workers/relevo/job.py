@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from relevo.errors import VariablesError
+from relevo.errors import ConfigurationError, VariablesError
 
 if TYPE_CHECKING:
+    from relevo.transactions import Grant, JobTransaction
     from relevo_schemas.delivery import Activation
 
 _UNREAD: Any = object()
@@ -65,7 +66,7 @@ class Job:
         priority: Higher runs earlier.
     """
 
-    __slots__ = ("_activation", "_lost", "_lost_event", "_stored", "_variables", "attempt", "key")
+    __slots__ = ("_activation", "_grant", "_lost", "_lost_event", "_stored", "_variables", "attempt", "key")
 
     def __init__(self, activation: Activation) -> None:
         self._activation = activation
@@ -73,6 +74,7 @@ class Job:
         self.attempt: int = activation.attempt
         self._variables = _UNREAD
         self._stored: bytes | None = None
+        self._grant: Grant | None = None
         self._lost: str | None = None
         self._lost_event: threading.Event | None = None
 
@@ -160,6 +162,56 @@ class Job:
     def result_cached(self) -> Any:
         """What an earlier attempt returned, as the dedup store holds it; None where it holds none."""
         return orjson.loads(self._stored) if self._stored else None
+
+    def transaction(self) -> JobTransaction:
+        """Open a transaction in the database of the worker's `SqlDedupStore`, for this job's effect.
+
+        ::
+
+            async with job.transaction() as conn:  # a plain handler: with job.transaction() as conn:
+                await conn.execute("INSERT INTO payments ...")
+                job.done({"paid": True})
+
+        The block's statements and the job's done mark are committed together at its end, so a crash at any
+        point leaves all of it or nothing, and no redelivery repeats it. An exception out of the block rolls
+        everything back. Give the result to `done` inside the block: a result that the handler only returns
+        is stored a moment after the commit, and a crash in between completes the job without one.
+
+        ``conn`` is a psycopg connection (`psycopg.AsyncConnection` with ``async with``) or a
+        `sqlite3.Connection`; savepoints are fine, COMMIT and ROLLBACK are the block's. A job has one
+        transaction: what comes after it in the handler is not bound to it.
+
+        Raises:
+            ConfigurationError: The worker's store is no `SqlDedupStore`, the job is run at most once, or it
+                has had its transaction.
+            ClaimLost: On entry or at the end: another worker has the job. Everything was rolled back; let it
+                pass.
+            StoreUnavailable: The database doesn't answer; `outcome` says whether the commit may have
+                happened.
+        """
+        return self._held("transaction").transaction()
+
+    def done(self, result: Any = None) -> None:
+        """Say, inside `transaction`, what the job's result is: it is committed with the effect.
+
+        Raises:
+            ConfigurationError: No transaction is open.
+            InvalidRequest: The result isn't JSON, or is too large. Let it pass and all is rolled back.
+        """
+        grant = self._held("done")
+        if grant.open is None:
+            raise ConfigurationError(
+                "job.done() belongs inside a job.transaction() block; elsewhere return the result"
+            )
+        grant.open.set_result(result)
+
+    def _held(self, call: str) -> Grant:
+        if self._grant is None:
+            raise ConfigurationError(
+                f"job.{call}() needs a claim in a SqlDedupStore, and this job has none: it is run at most "
+                f"once, or not by a worker"
+            )
+        return self._grant
 
     def _mark_lost(self, reason: str) -> None:
         """Called by the worker, from any thread."""

@@ -9,7 +9,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from relevo.errors import VariablesError
+from relevo.errors import ClaimLost, VariablesError
 from relevo.job import Fail, JobError
 from relevo_schemas import commands
 from relevo_schemas.codec import encode_json
@@ -45,7 +45,13 @@ class Errored:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class NotOurs:
+    """The attempt turned out to be another worker's, and nothing of it is left: the store is asked again."""
+
+
 Outcome: TypeAlias = Completed | Failed | Errored
+Ending: TypeAlias = Outcome | NotOurs
 
 NOTHING: Final = Completed(b"")
 
@@ -70,7 +76,7 @@ def of_result(result: Any) -> Outcome:
     return Completed(encoded)
 
 
-def of_exception(error: BaseException) -> Outcome:
+def of_exception(error: BaseException) -> Ending:
     """What an exception out of a handler means. All of them: a handler must not end the worker."""
     match error:
         case JobError():
@@ -80,6 +86,8 @@ def of_exception(error: BaseException) -> Outcome:
             return Failed(
                 _bounded(error.message or "the handler failed the attempt"), retry_in_ms, error.retriable
             )
+        case ClaimLost():
+            return NotOurs()
         case VariablesError():
             return Failed(_bounded(str(error)), retriable=False)
         case asyncio.CancelledError():

@@ -14,6 +14,7 @@ from relevo.dedup.redis import RedisDedupStore
 from relevo.errors import MissingExtra, RelevoError
 
 TABLE = {
+    "ClaimLost": ("not_done", "stop"),
     "Closed": ("not_done", "stop"),
     "ClusterNotFound": ("not_done", "stop"),
     "ConfigurationError": ("not_done", "stop"),

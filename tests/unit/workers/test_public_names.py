@@ -11,6 +11,7 @@ import relevo
 PUBLIC = [
     "AsyncClient",
     "AsyncJobEvents",
+    "ClaimLost",
     "Client",
     "Closed",
     "ClusterNotFound",
@@ -42,6 +43,7 @@ PUBLIC = [
     "RelevoError",
     "ResultTimeout",
     "Retry",
+    "SqlDedupStore",
     "StoreUnavailable",
     "StoreUnsafe",
     "Unreachable",

@@ -27,12 +27,13 @@ class StoreLink:
     """Asks a store; whatever goes wrong is `Unknown`, and is counted and told. Used by one thread.
 
     Attributes:
+        store: The store itself.
         silent: Calls in a row that got no answer at all.
         pause_until: Not to be asked for claims before, in monotonic seconds.
     """
 
     def __init__(self, store: DedupStore, name: str, stats: WorkerStats) -> None:
-        self._store = store
+        self.store = store
         self._name = name
         self._stats = stats
         self._checked = False
@@ -50,7 +51,7 @@ class StoreLink:
         if self._checked:
             return True
         try:
-            self._store.check()
+            self.store.check()
         except StoreUnavailable as error:
             self._stats.add("unknown_claims")
             self._no_answer(str(error))
@@ -61,15 +62,15 @@ class StoreLink:
 
     def claim(self, claims: Sequence[Claim]) -> list[Answer]:
         """`DedupStore.claim`."""
-        return self._ask(partial(self._store.claim, claims), len(claims), "unknown_claims")
+        return self._ask(partial(self.store.claim, claims), len(claims), "unknown_claims")
 
     def done(self, finishes: Sequence[Finish]) -> list[Answer]:
         """`DedupStore.done`."""
-        return self._ask(partial(self._store.done, finishes), len(finishes), "unknown_done")
+        return self._ask(partial(self.store.done, finishes), len(finishes), "unknown_done")
 
     def release(self, claims: Sequence[Claim]) -> None:
         """`DedupStore.release`; a claim that can't be released ends by itself."""
-        self._ask(partial(self._store.release, claims), len(claims), "unknown_done")
+        self._ask(partial(self.store.release, claims), len(claims), "unknown_done")
 
     def _ask(self, call: Callable[[], list[Answer]], count: int, counter: str) -> list[Answer]:
         try:

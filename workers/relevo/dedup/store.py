@@ -12,7 +12,9 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
+
+from relevo.errors import ConfigurationError
 
 DEFAULT_TTL_S: Final = 24 * 3600.0
 """The dedup window: how long a done job is remembered, in seconds."""
@@ -92,6 +94,40 @@ Answer: TypeAlias = Mine | Done | Held | Unknown
 MINE: Final = Mine()
 
 
+class StoreTransaction(Protocol):
+    """A database transaction that holds one claim, its effect and its done mark. Used once.
+
+    The `begin` family raises `ClaimLost` where the claim is not the caller's any more, and `StoreUnavailable`
+    where the database doesn't answer; either way nothing is left open. The ``a…`` forms are for coroutines.
+    """
+
+    def begin(self) -> Any:
+        """Open it, make sure of the claim; returns the connection."""
+
+    def finish(self, result: bytes | None) -> None:
+        """Write the done mark and commit; whatever it raises, nothing is left open.
+
+        Args:
+            result: To be told to everybody; None: it follows with `DedupStore.done`.
+
+        Raises:
+            ClaimLost: The claim is not the caller's any more; everything was rolled back.
+            StoreUnavailable: No answer; `outcome` says whether it may have been committed.
+        """
+
+    def undo(self) -> None:
+        """Roll everything back. Never raises."""
+
+    async def abegin(self) -> Any:
+        """`begin`."""
+
+    async def afinish(self, result: bytes | None) -> None:
+        """`finish`."""
+
+    async def aundo(self) -> None:
+        """`undo`."""
+
+
 class DedupStore(ABC):
     """Remembers what has been done, and who is doing what.
 
@@ -114,7 +150,8 @@ class DedupStore(ABC):
     def renew(self, claims: Sequence[Claim]) -> list[Answer]:
         """Make each claim hold for its seconds from now.
 
-        A claim that has ended and that nobody else took is taken again: `Mine`.
+        A claim that has ended and that nobody else took is taken again: `Mine`. One that its owner has turned
+        into `done` in a transaction, while the handler goes on, may be `Mine` too.
         """
 
     @abstractmethod
@@ -141,6 +178,21 @@ class DedupStore(ABC):
 
     def close(self) -> None:  # noqa: B027 - most stores need none
         """Give back connections. The store isn't used afterwards."""
+
+    def transaction(self, claim: Claim, ttl: float | None) -> StoreTransaction:
+        """A transaction for the claim, its effect and its done mark, where the store is a database.
+
+        Args:
+            claim: One that is the caller's.
+            ttl: How long to remember it, in seconds; None: the store's own window.
+
+        Raises:
+            ConfigurationError: The store is none.
+        """
+        raise ConfigurationError(
+            f"job.transaction() needs a SqlDedupStore: {type(self).__name__} can't commit together with "
+            f"an effect in a database"
+        )
 
     async def aclaim(self, claims: Sequence[Claim]) -> list[Answer]:
         """`claim` for coroutines."""

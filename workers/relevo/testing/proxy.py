@@ -1,7 +1,7 @@
 """A TCP proxy on loopback that misbehaves on command: the network between one process and one server.
 
-Mind that a Kafka broker tells its clients its own address, so only the first connection of a Kafka client
-goes through a proxy; ZooKeeper clients stay on the address they were given.
+ZooKeeper clients stay on the address they were given. A Kafka broker tells its clients where to find it, so a
+proxy stays between the two only where the broker has a listener for it and tells the proxy's address there.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Self
+from typing import Final, Self
 
-from relevo_engine.local.ports import LOOPBACK, free_ports
-
+_LOOPBACK: Final = "127.0.0.1"
 _CHUNK = 65_536
 _PENDING_MAX = 1_048_576
+_CONNECTIONS_MAX = 512
+_PORT_TRIES = 5
 _COMMAND_TIMEOUT_S = 10.0
 _CONNECT_TIMEOUT_S = 2.0
 _LOOK_AROUND_S = 0.5
@@ -45,18 +46,16 @@ class _Flow:
 class TcpProxy:
     """Forwards connections to a server until told otherwise. A context manager; runs in a thread of its own.
 
-    A command has taken effect when its method returns.
+    A command has taken effect when its method returns. At most 512 connections are held, and a megabyte for
+    each direction of each; more wait outside.
+
+    Args:
+        target: The server, ``host:port``; None: `aim` says so later, and until then connections are closed.
     """
 
-    def __init__(self, target: str) -> None:
-        """Starts nothing yet.
-
-        Args:
-            target: The server, ``host:port``.
-        """
-        host, _, port = target.rpartition(":")
-        self._target = (host, int(port))
-        self._port = free_ports(1)[0]
+    def __init__(self, target: str | None = None) -> None:
+        self._target = _split(target) if target is not None else None
+        self._port = 0
         self._commands: queue.SimpleQueue[tuple[Callable[[], None], Future[None]]] = queue.SimpleQueue()
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
@@ -64,25 +63,47 @@ class TcpProxy:
         self._flows: list[_Flow] = []
         self._cut = self._drop_replies = self._closed = False
         self._delay_s = 0.0
-        self._thread = threading.Thread(target=self._run, name=f"proxy-{self._port}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="relevo-proxy", daemon=True)
 
     def __enter__(self) -> Self:
-        self._listen()
-        self._thread.start()
+        self.open()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def open(self) -> None:
+        """Takes a free port, listens there and starts the thread.
+
+        Raises:
+            OSError: No port could be listened on.
+        """
+        from relevo_engine.local.ports import free_ports
+
+        for attempt in range(1, _PORT_TRIES + 1):
+            self._port = free_ports(1)[0]
+            try:
+                self._listen()
+                break
+            except OSError:  # somebody was quicker
+                if attempt == _PORT_TRIES:
+                    raise
+        self._thread.start()
+
     @property
     def address(self) -> str:
-        """Where clients connect, ``host:port``."""
-        return f"{LOOPBACK}:{self._port}"
+        """Where clients connect, ``host:port``; known once it is open."""
+        return f"{_LOOPBACK}:{self._port}"
 
     @property
     def connections(self) -> int:
         """How many connections are open through it."""
         return len(self._flows) // 2
+
+    def aim(self, target: str) -> None:
+        """Sends connections made from now on to this server, ``host:port``."""
+        address = _split(target)
+        self._do(lambda: setattr(self, "_target", address))
 
     def cut(self) -> None:
         """As a network that drops everything: sockets stay open, nothing arrives. `heal` delivers it."""
@@ -123,10 +144,7 @@ class TcpProxy:
         done.result(_COMMAND_TIMEOUT_S)
 
     def _listen(self) -> None:
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((LOOPBACK, self._port))
-        listener.listen(64)
+        listener = socket.create_server((_LOOPBACK, self._port), backlog=64)
         listener.setblocking(False)
         self._listener = listener
 
@@ -167,7 +185,7 @@ class TcpProxy:
         wanted: dict[socket.socket, int] = {self._wake_in: selectors.EVENT_READ}
         wait_s = _LOOK_AROUND_S
         if not self._cut:
-            if self._listener is not None:
+            if self._listener is not None and self.connections < _CONNECTIONS_MAX:
                 wanted[self._listener] = selectors.EVENT_READ
             for flow in self._flows:
                 read, write = flow.events(now)
@@ -196,6 +214,9 @@ class TcpProxy:
             client, _ = self._listener.accept()
         except OSError:
             return  # gone again already
+        if self._target is None:
+            client.close()
+            return
         try:
             server = socket.create_connection(self._target, timeout=_CONNECT_TIMEOUT_S)
         except OSError:
@@ -235,3 +256,8 @@ class TcpProxy:
         for one in (flow.source, flow.sink):
             one.close()
         self._flows = [other for other in self._flows if flow.source not in (other.source, other.sink)]
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host, int(port)

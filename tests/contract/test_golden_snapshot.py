@@ -1,0 +1,98 @@
+"""The bytes of a snapshot, pinned: what was written once must stay readable.
+
+``python -m tests.contract.test_golden_snapshot`` writes the file if it is missing. A new format gets another
+file beside this one.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+
+from relevo_engine.core.snapshot import ATTEMPTS, END, FINISHED, HEADER, JOBS
+from relevo_engine.snapshot_format import schema
+from relevo_schemas import commands as cmd
+from relevo_schemas.files import load_current
+from tests.unit.core.harness import START, Partition, rules
+
+GOLDEN_FILE = Path(__file__).parent / "golden_snapshot_1.avro"
+NAMES = (HEADER, JOBS, ATTEMPTS, FINISHED, END)
+
+
+def history() -> Partition:
+    """Something of everything that a snapshot tells."""
+    p = Partition(rules(window=5))
+    for n in range(12):
+        p.create(f"k{n}", priority=n % 3, expires_at=START + 10**6, variables=b'{"n":%d}' % n)
+    p.create("later", run_at=START + 10**6)
+    p.start("k2", worker="w2")
+    p.start("k5", worker="w5")
+    p.fail("k8", retry_in_ms=60_000, error="not now")
+    p.fail("k11", retriable=False, error="never")
+    p.complete("k1")
+    p.send(cmd.CancelJob("k4", "no"))
+    p.send(cmd.ThrowError("k2", 1, "NO_SUCH_USER", "gone"))
+    return p
+
+
+def golden_records() -> dict[str, list[dict[str, Any]]]:
+    """As plain fastavro gives them, by schema."""
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in NAMES}
+    content = io.BytesIO(GOLDEN_FILE.read_bytes())
+    item: Any
+    for item in fastavro.reader(content, return_record_name=True):
+        name, record = item
+        found[name.removeprefix("relevo.")].append(record)
+    return found
+
+
+def test_a_snapshot_that_was_written_once_is_read() -> None:
+    p = history()
+    machine = p.fresh()
+    machine.restore([GOLDEN_FILE.read_bytes()])
+    assert (machine.last_seq, machine.epoch, machine.position) == (len(p.log), 1, p.offset)
+    assert machine.state_hash() == p.owner.state_hash()
+
+
+def test_a_snapshot_says_what_it_always_said() -> None:
+    """Its bytes may differ with the version of Zstandard, what they say may not."""
+    records = golden_records()
+    frozen = history().owner.freeze()
+    pieces = []
+    while (piece := frozen.next(1)) is not None:
+        pieces.append(piece)
+    written: dict[str, list[Any]] = {name: [] for name in NAMES}
+    item: Any
+    for item in fastavro.reader(io.BytesIO(b"".join(pieces)), return_record_name=True):
+        written[item[0].removeprefix("relevo.")].append(item[1])
+    assert written == records
+    assert all(records.values()), "the sample leaves out a kind of record"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_schema_file_says_what_each_field_means(name: str) -> None:
+    described = load_current(name)
+    (used,) = [each for each in schema() if each["name"] == f"relevo.{name}"]
+    assert described["doc"]
+    assert all(field["doc"] for field in described["fields"])
+    assert [(f["name"], f["type"]) for f in used["fields"]] == [
+        (f["name"], f["type"]) for f in described["fields"]
+    ]
+
+
+def write_missing() -> None:
+    """Write the file, if there is none."""
+    if GOLDEN_FILE.exists():
+        return
+    frozen = history().owner.freeze()
+    with GOLDEN_FILE.open("wb") as out:
+        while (piece := frozen.next(1)) is not None:
+            out.write(piece)
+
+
+if __name__ == "__main__":
+    write_missing()

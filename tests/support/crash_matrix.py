@@ -1,0 +1,191 @@
+"""Stores, the steps at which a worker dies, and the table of what then happens."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import redis
+
+import relevo
+from relevo.dedup.store import Answer, Claim, Finish
+from relevo.gate import Gate
+
+STORES = ("memory", "redis", "sql", "sql, transaction")
+STEPS = (
+    "before claim",
+    "after claim",
+    "after start",
+    "after effect",
+    "after done",
+    "before commit",
+    "after commit",
+)
+TABLE = Path(__file__).parents[2] / "docs" / "crash-table.md"
+_BEGIN, _END = "<!-- table -->\n", "<!-- end of table -->\n"
+_TITLES = {
+    "memory": "`MemoryDedupStore`",
+    "redis": "`RedisDedupStore`",
+    "sql": "`SqlDedupStore`",
+    "sql, transaction": "`SqlDedupStore`, `job.transaction()`",
+}
+_ROWS = {
+    "before claim": "1. read, before its claim",
+    "after claim": "2. claimed, before its start",
+    "after start": "3. started and reported, before its effect",
+    "after effect": "4. after its effect, before the done mark",
+    "after done": "5. after the done mark, before the completion",
+    "before commit": "6. after the completion, before its offset",
+    "after commit": "7. after its offset was committed",
+}
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where effects happen and claims are kept.
+
+    Attributes:
+        redis: Address of Redis.
+        database: Address of PostgreSQL; it has a table ``effects (key text)``.
+    """
+
+    redis: str
+    database: str
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What became of a job whose worker died.
+
+    Attributes:
+        effects: How often its effect happened.
+        redelivered: Whether another worker was handed the job.
+        run: Which run's result the job has.
+    """
+
+    effects: int
+    redelivered: bool
+    run: int
+
+    def __str__(self) -> str:
+        times = {1: "once", 2: "**twice**"}.get(self.effects, f"**{self.effects} times**")
+        again = "redelivered" if self.redelivered else "not redelivered"
+        return f"effect {times}; {again}; result of run {self.run}"
+
+
+def make_store(kind: str, places: Places) -> relevo.DedupStore:
+    """A store of the kind, as a worker process makes it when it starts."""
+    if kind == "memory":
+        return relevo.MemoryDedupStore()
+    if kind == "redis":
+        return relevo.RedisDedupStore(places.redis, timeout=10)
+    return relevo.SqlDedupStore(places.database, timeout=10, table="dedup")
+
+
+def count_effects(kind: str, places: Places, cluster: str, key: str) -> int:
+    """How often the effect of a job has happened."""
+    if kind == "sql, transaction":
+        with psycopg.connect(places.database) as connection:
+            found = connection.execute("SELECT count(*) FROM effects WHERE key = %s", (key,)).fetchone()
+            return int(found[0]) if found else 0
+    with redis.Redis.from_url(places.redis) as client:
+        return int(client.get(f"effects:{cluster}:{key}") or 0)
+
+
+def handler_for(
+    kind: str, places: Places, cluster: str, at: Callable[[str], None] = lambda step: None
+) -> Callable[[relevo.Job], Any]:
+    """A handler whose result says which run it was.
+
+    Args:
+        kind: The store's kind.
+        places: Where effects happen.
+        cluster: The cluster's name.
+        at: Called at the steps inside of the handler.
+    """
+    client = redis.Redis.from_url(places.redis)
+
+    def with_mark(job: relevo.Job) -> dict[str, int]:
+        at("after start")
+        run = int(client.incr(f"effects:{cluster}:{job.key}"))
+        return {"run": run}
+
+    def in_transaction(job: relevo.Job) -> None:
+        at("after start")
+        with job.transaction() as connection:
+            connection.execute("INSERT INTO effects VALUES (%s)", (job.key,))
+            count = connection.execute("SELECT count(*) FROM effects WHERE key = %s", (job.key,)).fetchone()
+            at("after effect")
+            job.done({"run": count[0]})
+        at("after done")
+
+    return in_transaction if kind == "sql, transaction" else with_mark
+
+
+def die() -> None:
+    """As a process that runs out of memory does."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def arm(app: relevo.WorkerApp, store: relevo.DedupStore, step: str) -> Callable[[str], None]:
+    """Make a worker kill its process at a step of the first job it meets; returns a handler's ``at``."""
+    claim, done, acknowledged = store.claim, store.done, Gate._acknowledged
+
+    def dying_claim(claims: Sequence[Claim]) -> list[Answer]:
+        if step == "before claim":
+            die()
+        answers = claim(claims)
+        if step == "after claim":
+            die()
+        return answers
+
+    def dying_done(finishes: Sequence[Finish]) -> list[Answer]:
+        if step == "after effect":
+            die()
+        answers = done(finishes)
+        if step == "after done":
+            die()
+        return answers
+
+    def dying_acknowledged(*args: Any) -> None:
+        # All acknowledgements are in; nothing has been committed yet.
+        if step == "before commit":
+            die()
+        acknowledged(*args)
+
+    def at(now: str) -> None:
+        if now != step:
+            return
+        while now == "after start" and not all(item.reported for item in app._workers.running):
+            time.sleep(0.01)
+        die()
+
+    store.claim, store.done = dying_claim, dying_done  # type: ignore[method-assign]
+    Gate._acknowledged = dying_acknowledged  # type: ignore[assignment, method-assign]
+    return at
+
+
+def table_of(fates: Mapping[tuple[str, str], Fate]) -> str:
+    """The table as the documentation has it."""
+    lines = ["| the worker dies | " + " | ".join(_TITLES[kind] for kind in STORES) + " |"]
+    lines.append("|---" * (len(STORES) + 1) + "|")
+    for step in STEPS:
+        lines.append(f"| {_ROWS[step]} | " + " | ".join(str(fates[kind, step]) for kind in STORES) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def documented() -> str:
+    """The table in the documentation."""
+    return TABLE.read_text(encoding="utf-8").partition(_BEGIN)[2].partition(_END)[0]
+
+
+def document(table: str) -> None:
+    """Put the table into the documentation."""
+    before, _, rest = TABLE.read_text(encoding="utf-8").partition(_BEGIN)
+    TABLE.write_text(before + _BEGIN + table + _END + rest.partition(_END)[2], encoding="utf-8")
