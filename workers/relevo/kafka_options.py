@@ -100,11 +100,18 @@ def options_for_consumer(
 def membership(options: Mapping[str, Any]) -> dict[str, Any]:
     """How a member of a group behaves: partitions come and go singly, a dead member is noticed in 6 s.
 
-    With ``group.protocol=consumer`` both are the broker's to set.
+    6 s is the least that brokers grant unless told otherwise. The others learn of a change by their next
+    heartbeat, and a cooperative one takes two rounds: librdkafka's 3 s would add as much as the session again.
+
+    With ``group.protocol=consumer`` these are the broker's to set.
     """
     if dotted(options).get("group.protocol") == "consumer":
         return {}
-    return {"partition.assignment.strategy": "cooperative-sticky", "session.timeout.ms": 6_000}
+    return {
+        "partition.assignment.strategy": "cooperative-sticky",
+        "session.timeout.ms": 6_000,
+        "heartbeat.interval.ms": 1_000,
+    }
 
 
 _CONSUMER_ONLY: Final = (
