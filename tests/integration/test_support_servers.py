@@ -10,8 +10,8 @@ from contextlib import closing, contextmanager
 
 import pytest
 
+from relevo.testing.proxy import TcpProxy
 from relevo_engine.local.ports import LOOPBACK
-from tests.support.proxy import TcpProxy
 from tests.support.redis import Redis, answers
 from tests.support.waiting import wait_until
 
@@ -126,6 +126,17 @@ def test_a_refusal_resets_and_a_heal_reopens(proxied: tuple[TcpProxy, list[bytes
     with connect(proxy) as connection:
         connection.sendall(b"two")
         assert read(connection, 3) == b"two"
+
+
+def test_a_proxy_is_aimed_once_its_server_is_known(proxied: tuple[TcpProxy, list[bytes]]) -> None:
+    """A broker has to be told its proxy's address before it can tell its own."""
+    with TcpProxy() as proxy:
+        with connect(proxy) as early:
+            assert early.recv(1) == b""
+        proxy.aim(proxied[0].address)
+        with connect(proxy) as connection:
+            connection.sendall(b"one")
+            assert read(connection, 3) == b"one"
 
 
 def test_swallowed_replies_leave_the_outcome_unknown(proxied: tuple[TcpProxy, list[bytes]]) -> None:

@@ -101,7 +101,7 @@ def membership(options: Mapping[str, Any]) -> dict[str, Any]:
     """How a member of a group behaves: partitions come and go singly, a dead member is noticed in 6 s.
 
     6 s is the least that brokers grant unless told otherwise. The others learn of a change by their next
-    heartbeat, and a cooperative one takes two rounds: librdkafka's 3 s would add as much as the session again.
+    heartbeat, and a cooperative one takes two rounds: librdkafka's 3 s would double the time.
 
     With ``group.protocol=consumer`` these are the broker's to set.
     """

@@ -6,7 +6,7 @@ import base64
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from types import TracebackType
@@ -52,6 +52,7 @@ class LocalBrokers:
         *,
         for_tests: bool = True,
         usual_ports: bool = False,
+        detours: Sequence[Sequence[str]] = (),
         report: Callable[[str], None] = lambda _line: None,
     ) -> None:
         """Starts nothing yet.
@@ -64,13 +65,17 @@ class LocalBrokers:
                 crash of the machine.
             usual_ports: Take 9092 for Kafka and 2181 for ZooKeeper where they are free, so that clients find
                 them without being told.
+            detours: Further ways to the brokers, each with the address of every broker's proxy: whoever comes
+                in by `detour` is told these addresses, so that a proxy stays between the two.
             report: Told, line by line, what takes a while.
 
         Raises:
-            ValueError: A count other than 0, 1 or 3.
+            ValueError: A count other than 0, 1 or 3, or a detour without an address for each broker.
         """
         if brokers not in _SIZES or zookeepers not in _SIZES:
             raise ValueError(f"brokers and zookeepers must be 0, 1 or 3 each, not {brokers} and {zookeepers}")
+        if any(len(addresses) != brokers for addresses in detours):
+            raise ValueError(f"a detour needs one address for each of the {brokers} broker(s)")
         self.kafka_servers: list[Server] = []
         self.zookeeper_servers: list[Server] = []
         self._counts = (brokers, zookeepers)
@@ -78,6 +83,8 @@ class LocalBrokers:
         self._home: Home | None = None
         self._for_tests = for_tests
         self._usual_ports = usual_ports
+        self._detours = [tuple(addresses) for addresses in detours]
+        self._places: list[KafkaPlace] = []
         self._report = report
 
     def __enter__(self) -> Self:
@@ -116,6 +123,20 @@ class LocalBrokers:
         if self._home is None:
             raise LocalError("the servers were not started")
         return self._home.path
+
+    def detour(self, number: int, broker: int) -> str:
+        """Where a broker listens for the clients of a detour: what the proxy named for it connects to.
+
+        Args:
+            number: Of the detour, from 0.
+            broker: The broker's id, from 1.
+
+        Raises:
+            LocalError: The servers were not started.
+        """
+        if not self._places:
+            raise LocalError("the servers were not started")
+        return f"{LOOPBACK}:{self._places[broker - 1].detours[number][0]}"
 
     def start(self) -> None:
         """Starts all servers and waits until they serve clients.
@@ -189,10 +210,17 @@ class LocalBrokers:
         if self._usual_ports and not fresh_ports:
             usual = {0: _KAFKA_PORT} if brokers else {}
             usual |= {brokers * KAFKA_PORTS: _ZOOKEEPER_PORT} if zookeepers else {}
-        ports, self._cluster_id = _agree(home, brokers, zookeepers, usual, fresh_ports=fresh_ports)
-        taken = iter(ports)
+        count = brokers * (KAFKA_PORTS + len(self._detours)) + zookeepers * ZOOKEEPER_PORTS
+        ports, self._cluster_id = _agree(home, brokers, zookeepers, count, usual, fresh_ports=fresh_ports)
+        taken, further = iter(ports), iter(reversed(ports))
         self._places = [
-            KafkaPlace(number, home.path / f"kafka-{number}", next(taken), next(taken))
+            KafkaPlace(
+                number,
+                home.path / f"kafka-{number}",
+                next(taken),
+                next(taken),
+                tuple((next(further), addresses[number - 1]) for addresses in self._detours),
+            )
             for number in range(1, brokers + 1)
         ]
         ensemble = [
@@ -265,7 +293,7 @@ def _addresses(servers: list[Server]) -> str:
 
 
 def _agree(
-    home: Home, brokers: int, zookeepers: int, usual: Mapping[int, int], *, fresh_ports: bool
+    home: Home, brokers: int, zookeepers: int, count: int, usual: Mapping[int, int], *, fresh_ports: bool
 ) -> tuple[list[int], str]:
     """Takes ports and cluster id from an earlier start on this folder, if the ports are free."""
     known = home.read_shape()
@@ -279,7 +307,6 @@ def _agree(
         known.get("cluster_id") or base64.urlsafe_b64encode(b"\x01" + secrets.token_bytes(15)).decode()[:22]
     )
     ports = known.get("ports")
-    count = brokers * KAFKA_PORTS + zookeepers * ZOOKEEPER_PORTS
     usable = (
         isinstance(ports, list)
         and len(ports) == count

@@ -41,6 +41,8 @@ class LocalCluster:
         name: Name of the cluster.
         types: Job types to declare beforehand.
         settings: More settings for every node, by their names in `NodeSettings`.
+        settings_of: More settings for one node, by its name; asked once Kafka and ZooKeeper run. With the
+            address of a proxy as its ``zookeeper``, that node alone can be cut off.
         kafka_options: More librdkafka options, for brokers that run already.
         home: A folder for logs and data, which are kept there; by default a temporary one.
         for_tests: See `LocalBrokers`.
@@ -60,6 +62,7 @@ class LocalCluster:
         name: str = "relevo",
         types: Iterable[str] = (),
         settings: Mapping[str, Any] | None = None,
+        settings_of: Callable[[str], Mapping[str, Any]] = lambda _node: {},
         kafka_options: Mapping[str, str] | None = None,
         home: Path | str | None = None,
         for_tests: bool = True,
@@ -74,6 +77,7 @@ class LocalCluster:
         self._node_count = nodes
         self._types = tuple(types)
         self._settings = dict(settings or {})
+        self._settings_of = settings_of
         self._kafka_options = dict(kafka_options or {})
         self._kafka = kafka
         self._zookeeper = zookeeper
@@ -272,7 +276,9 @@ class LocalCluster:
         if self._kafka_options:
             common["kafka_options"] = self._kafka_options
         ports = free_ports(self._node_count)
-        return [
-            LocalNode(f"node-{number}", number, home.path / f"node-{number}", port, common, (home.lock_fd,))
-            for number, port in enumerate(ports, start=1)
-        ]
+        nodes = []
+        for number, port in enumerate(ports, start=1):
+            name = f"node-{number}"
+            settings = common | dict(self._settings_of(name))
+            nodes.append(LocalNode(name, number, home.path / name, port, settings, (home.lock_fd,)))
+        return nodes

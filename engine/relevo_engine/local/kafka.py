@@ -27,12 +27,21 @@ quiet.propagate = False
 
 @dataclass(frozen=True)
 class KafkaPlace:
-    """Where one broker of a cluster lives: its id from 1, its folder and its two ports."""
+    """Where one broker of a cluster lives.
+
+    Attributes:
+        number: Its id, from 1.
+        folder: For its settings, log and data.
+        client_port: Where clients reach it.
+        controller_port: Where controllers reach each other.
+        detours: Further ports for clients, each with the address that it tells them in its stead: a proxy's.
+    """
 
     number: int
     folder: Path
     client_port: int
     controller_port: int
+    detours: tuple[tuple[int, str], ...] = ()
 
     @property
     def name(self) -> str:
@@ -123,15 +132,20 @@ def server_properties(place: KafkaPlace, cluster: Sequence[KafkaPlace]) -> dict[
     """The broker's settings, for one broker without replication or for three that survive the loss of one."""
     replicas = min(3, len(cluster))
     in_sync_min = max(1, replicas - 1)
+    # A broker tells its clients the address that belongs to the listener they came in by.
+    detours = {f"DETOUR{number}": each for number, each in enumerate(place.detours, start=1)}
+    listeners = [f"CLIENT://{place.address}", *(f"{n}://{LOOPBACK}:{p}" for n, (p, _) in detours.items())]
+    told = [f"CLIENT://{place.address}", *(f"{n}://{address}" for n, (_, address) in detours.items())]
+    protocols = [f"{name}:PLAINTEXT" for name in ("CLIENT", "CONTROLLER", *detours)]
     settings: dict[str, object] = {
         "process.roles": "broker,controller",
         "node.id": place.number,
         "controller.quorum.voters": ",".join(
             f"{one.number}@{LOOPBACK}:{one.controller_port}" for one in cluster
         ),
-        "listeners": f"CLIENT://{place.address},CONTROLLER://{LOOPBACK}:{place.controller_port}",
-        "advertised.listeners": f"CLIENT://{place.address}",
-        "listener.security.protocol.map": "CLIENT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "listeners": ",".join([*listeners, f"CONTROLLER://{LOOPBACK}:{place.controller_port}"]),
+        "advertised.listeners": ",".join(told),
+        "listener.security.protocol.map": ",".join(protocols),
         "inter.broker.listener.name": "CLIENT",
         "controller.listener.names": "CONTROLLER",
         "log.dirs": place.folder / "data",

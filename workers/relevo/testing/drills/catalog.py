@@ -1,0 +1,141 @@
+"""All drills by name: what each does, what it needs, and the times it is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from relevo.testing.drills import brokers, leaders, workers, zookeepers
+from relevo.testing.drills.scene import Scene
+from relevo.testing.drills.settings import BROKER_SESSION_S, GROUP_SESSION_S, DrillSettings
+from relevo.testing.faults import Kind
+from relevo.testing.report import Run, Target
+
+if TYPE_CHECKING:
+    from relevo.testing.cluster import DrillCluster
+
+SOAK: Final = "soak"
+ALL: Final = "all"
+
+
+@dataclass(frozen=True)
+class Drill:
+    """One drill.
+
+    Attributes:
+        name: As in `relevo drill NAME`.
+        play: One repeat of it: hurt, measure, note what had to hold, put everything back.
+        needs: Faults that the cluster must be able to have.
+        brokers_min: Brokers without which it proves nothing.
+        nodes_min: Nodes likewise.
+        summary: What it does, in one line.
+    """
+
+    name: str
+    play: Callable[[Scene, Run], None]
+    needs: tuple[Kind, ...]
+    summary: str
+    brokers_min: int = 1
+    nodes_min: int = 1
+
+    def why_never(self, settings: DrillSettings) -> str | None:
+        """Why it can't be run on a cluster that is started with these settings; None where it can."""
+        if settings.brokers < self.brokers_min:
+            return f"needs {self.brokers_min} brokers, and {settings.brokers} is started: --brokers 3"
+        return self._too_few(settings.nodes)
+
+    def why_not(self, cluster: DrillCluster) -> str | None:
+        """Why it can't be run on this cluster, which runs; None where it can."""
+        refusals = [reason for kind in self.needs if (reason := cluster.refusal(kind)) is not None]
+        return refusals[0] if refusals else self._too_few(len(cluster.nodes))
+
+    def _too_few(self, nodes: int) -> str | None:
+        if nodes >= self.nodes_min:
+            return None
+        return f"needs {self.nodes_min} nodes, and there is {nodes}: nobody could take over"
+
+
+_KILL = (Kind.KILL, Kind.START)
+_ZOOKEEPER = (Kind.ZOOKEEPER_STOP, Kind.ZOOKEEPER_START)
+DRILLS: Final = {
+    drill.name: drill
+    for drill in (
+        Drill("leader-kill", leaders.leader_kill, _KILL, "kill -9 of a leader", nodes_min=2),
+        Drill(
+            "leader-freeze",
+            leaders.leader_freeze,
+            (Kind.FREEZE, Kind.THAW),
+            "SIGSTOP of a leader, later SIGCONT",
+            nodes_min=2,
+        ),
+        Drill(
+            "zookeeper-cut",
+            zookeepers.zookeeper_cut,
+            (Kind.CUT_ZOOKEEPER,),
+            "a leader cut off from ZooKeeper only",
+            nodes_min=2,
+        ),
+        Drill("zookeeper-down", zookeepers.zookeeper_down, _ZOOKEEPER, "no ZooKeeper for a while"),
+        Drill(
+            "zookeeper-down-kill",
+            zookeepers.zookeeper_down_kill,
+            (*_ZOOKEEPER, *_KILL),
+            "the same, a leader killed meanwhile",
+            nodes_min=2,
+        ),
+        Drill(
+            "zookeeper-restart",
+            zookeepers.zookeeper_restart,
+            _ZOOKEEPER,
+            "the ensemble's leader killed, or the only server restarted",
+        ),
+        Drill(
+            "broker-kill",
+            brokers.broker_kill,
+            (Kind.BROKER_KILL, Kind.BROKER_START),
+            "kill -9 of one of three brokers",
+            brokers_min=3,
+        ),
+        Drill("broker-restart", brokers.broker_restart, (Kind.BROKER_RESTART,), "a broker restarted"),
+        Drill("worker-kill", workers.worker_kill, (), "kill -9 of a worker"),
+        Drill("worker-freeze", workers.worker_freeze, (), "SIGSTOP of a worker, later SIGCONT"),
+        Drill(
+            "rolling-restart",
+            leaders.rolling_restart,
+            (Kind.STOP, Kind.START),
+            "SIGTERM of each node in turn, and a start",
+            nodes_min=2,
+        ),
+    )
+}
+NAMES: Final = (*(name for name in DRILLS if name != "zookeeper-down-kill"), SOAK, ALL)
+"""What can be asked for."""
+
+
+def chosen(name: str) -> list[str]:
+    """The drills that a name stands for."""
+    if name == ALL:
+        return list(DRILLS)
+    return [name, "zookeeper-down-kill"] if name == "zookeeper-down" else [name]
+
+
+def targets_of(settings: DrillSettings) -> list[Target]:
+    """The times that the drills are held against, in milliseconds."""
+    session = settings.session_timeout_s * 1000
+    p50, p99 = (150.0, 500.0) if settings.brokers == 1 else (300.0, 800.0)
+    redone = min(settings.lease_s + 1.0, GROUP_SESSION_S) * 1000
+    return [
+        Target("leader-kill", "first_activation_ms", "p50", p50),
+        Target("leader-kill", "first_activation_ms", "p99", p99),
+        Target("leader-freeze", "first_activation_ms", "max", session + 300),
+        Target("zookeeper-cut", "gap_ms", "p50", p50),
+        Target("zookeeper-cut", "gap_ms", "p99", p99),
+        Target("zookeeper-down", "max_gap_ms", "max", 200),
+        Target("zookeeper-down-kill", "replaced_after_return_ms", "max", 1_000),
+        Target("zookeeper-restart", "max_gap_ms", "max", 200),
+        Target("broker-kill", "broker_gap_ms", "max", (BROKER_SESSION_S + 2.5) * 1000),
+        Target("worker-kill", "started_redone_ms", "max", redone),
+        Target("worker-freeze", "started_redone_ms", "max", redone),
+        Target("rolling-restart", "max_gap_ms", "max", 200),
+    ]

@@ -1,0 +1,112 @@
+"""The end of a drill: let every accepted job come to its end, ask the verifier, and settle the accounts."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from relevo.testing.drills.scene import Scene
+from relevo.testing.ledger import EffectRun, Moment, Repeat, repeats
+from relevo.testing.report import Run
+from relevo.testing.waiting import NotInTime, wait_for
+
+_DRAIN_S: Final = 180.0
+
+
+@dataclass
+class Accounts:
+    """What the ledger and the job log say at the end of a drill.
+
+    Attributes:
+        accepted: When Kafka acknowledged each job, by key.
+        lost: Keys that came to no end.
+        repeated: Effects that were begun again.
+        verify_ok: The verifier's word.
+        violation: Its first complaint.
+    """
+
+    accepted: Mapping[str, float]
+    lost: frozenset[str]
+    repeated: Sequence[Repeat]
+    verify_ok: bool
+    violation: str = ""
+
+
+def close_books(scene: Scene, moments: Sequence[Moment]) -> Accounts:
+    """Stop creating, wait for the last job, and ask everybody.
+
+    Args:
+        scene: Where; its load creates nothing afterwards.
+        moments: When engine processes were killed or frozen; the crew knows of its own.
+    """
+    ledger = scene.crew.ledger
+    scene.crew.stop_creating()
+
+    def drained() -> bool:
+        scene.check_watchers()
+        return all(scene.log.ended(key) for key in ledger.accepted)
+
+    try:
+        wait_for(drained, "every accepted job has come to its end", timeout_s=_DRAIN_S)
+    except NotInTime as error:
+        scene.say(str(error))
+    lost = frozenset(key for key in ledger.accepted if not scene.log.ended(key))
+    ledger.refresh()
+    verdict = verify(scene, ledger.accepted)
+    known = ledger.accepted.keys() | ledger.refused.keys()
+    return Accounts(
+        accepted=dict(ledger.accepted),
+        lost=lost,
+        repeated=[
+            *repeats(ledger.runs, [*moments, *scene.crew.hits], scene.log.completed),
+            *strangers(ledger.runs, known),
+        ],
+        verify_ok=bool(verdict.ok),
+        violation=str(verdict.violations[0]) if verdict.violations else "",
+    )
+
+
+def verify(scene: Scene, accepted: Mapping[str, float]) -> Any:
+    """The verifier's report on the whole log and the accepted keys."""
+    from relevo_engine.verify import verify_log
+
+    options = {name: str(value) for name, value in scene.settings.kafka_options.items()}
+    return verify_log(
+        scene.cluster.kafka, scene.cluster.name, kafka_options=options, expected_keys=iter(accepted)
+    )
+
+
+def strangers(runs: Mapping[str, Sequence[EffectRun]], known: Collection[str]) -> list[Repeat]:
+    """Effects of jobs that this load never sent: those of an earlier drill, all of which had been done."""
+    return [Repeat(of_job[0], in_flight=False) for key, of_job in runs.items() if of_job and key not in known]
+
+
+def settle(runs: Sequence[Run], accounts: Accounts, *, shared_store: bool) -> None:
+    """Give each repeat its part: what was accepted, and repeated, from its beginning to the next one's.
+
+    Args:
+        runs: The repeats of one drill, in order.
+        accounts: All of it.
+        shared_store: Whether all workers had one dedup store. Where each has its own, one that dies or sleeps
+            can't know what the others do, and a repeat of its doing is counted and breaks no promise.
+    """
+    # What came before the first belongs to it.
+    begins = [0.0, *(run.begun for run in runs[1:]), float("inf")]
+    for run, (begin, end) in zip(runs, itertools.pairwise(begins), strict=True):
+        mine = {key for key, at in accounts.accepted.items() if begin <= at < end}
+        repeated = [each for each in accounts.repeated if begin <= each.run.begun < end]
+        run.jobs = len(mine)
+        run.lost = len(mine & accounts.lost)
+        run.effects_repeated = len(repeated)
+        run.effects_repeated_in_flight = sum(each.in_flight for each in repeated)
+        run.verify_ok = accounts.verify_ok
+        astray = [each.run.key for each in repeated if not each.in_flight]
+        told = f"{len(astray)} were, such as {', '.join(astray[:3])}" if astray else ""
+        if shared_store:
+            run.expect("no effect was repeated but those that a fault caught in the act", not astray, told)
+        elif astray:
+            run.notes.append(f"effects repeated that no fault caught in the act: {told}")
+        if not accounts.verify_ok:
+            run.expect("the verifier has nothing to say against the log", False, accounts.violation)

@@ -1,0 +1,218 @@
+"""A session of drills: one cluster, one drill after the other, and a report that grows with every repeat."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final
+
+from relevo.errors import RelevoError
+from relevo.testing.drills.catalog import DRILLS, SOAK, Drill, targets_of
+from relevo.testing.drills.ending import close_books, settle
+from relevo.testing.drills.machine import machine
+from relevo.testing.drills.scene import Scene
+from relevo.testing.drills.settings import JOB_TYPE, DrillSettings
+from relevo.testing.drills.store import shared_store
+from relevo.testing.faults import Kind
+from relevo.testing.ledger import Moment, now_ms
+from relevo.testing.picture import Panel, panel_of
+from relevo.testing.report import Report, Run
+
+if TYPE_CHECKING:
+    from relevo.testing.cluster import DrillCluster
+
+_SOAK_PAUSE_S: Final = (10.0, 20.0)
+_SOAK_DOWN_S: Final = 5.0
+_HITS: Final = (Kind.KILL, Kind.FREEZE)
+
+
+class Session:
+    """Runs drills.
+
+    Args:
+        settings: With what.
+        say: Told what happens, line by line.
+        changed: Called after every repeat: the report has grown.
+
+    Attributes:
+        report: What was measured so far.
+        panels: What a picture shows, one for each drill that is over.
+    """
+
+    def __init__(
+        self, settings: DrillSettings, say: Callable[[str], None], changed: Callable[[Session], None]
+    ) -> None:
+        from relevo_engine.settings import NodeSettings
+
+        timeout = float(NodeSettings.model_fields["session_timeout_s"].default)
+        self.settings = replace(settings, session_timeout_s=timeout)
+        self.report = Report(machine(), self.settings.as_dict(), targets_of(self.settings))
+        self.panels: list[Panel] = []
+        self._say = say
+        self._changed = changed
+        self._random = random.Random(settings.seed)
+
+    def run(self, names: Sequence[str]) -> None:
+        """Run these drills, in order.
+
+        Raises:
+            RelevoError: The cluster can't be started or reached.
+            EngineError: Likewise.
+            KeyboardInterrupt: Somebody has had enough; the report has what was measured, and says so.
+        """
+        possible = [name for name in names if not self._skip(name, self._why_never(name))]
+        if not possible:
+            self._changed(self)
+            return
+        try:
+            with ExitStack() as stack:
+                folder = self.settings.keep_logs
+                if folder is None:
+                    folder = Path(stack.enter_context(TemporaryDirectory(prefix="relevo-drill-")))
+                self._take_store(stack.enter_context(shared_store(self.settings.redis, folder, self._say)))
+                cluster = stack.enter_context(self._cluster(folder))
+                for number, name in enumerate(possible, 1):
+                    self._play(cluster, name, folder / f"{number:02}-{name}")
+        except BaseException:
+            self.report.interrupted = True
+            raise
+        finally:
+            self._changed(self)
+
+    def _take_store(self, redis: str) -> None:
+        self.settings = replace(self.settings, redis=redis)
+        self.report.settings = self.settings.as_dict()
+
+    def _cluster(self, folder: Path) -> DrillCluster:
+        from relevo.testing.cluster import DrillCluster
+        from relevo_engine.topic_admin import TopicAdmin
+
+        wanted = self.settings
+        if wanted.kafka and wanted.zookeeper:
+            cluster = DrillCluster.attach(wanted.kafka, wanted.zookeeper, wanted.cluster)
+            options = {name: str(value) for name, value in wanted.kafka_options.items()}
+            TopicAdmin(wanted.kafka, wanted.cluster, options).create_type(JOB_TYPE, cluster.partitions)
+            return cluster
+        return DrillCluster(
+            wanted.nodes,
+            wanted.partitions,
+            wanted.brokers,
+            wanted.zookeepers,
+            name=wanted.cluster,
+            types=[JOB_TYPE],
+            for_tests=False,
+            home=folder / "cluster" if wanted.keep_logs is not None else None,
+            report=self._say,
+        )
+
+    def _play(self, cluster: DrillCluster, name: str, folder: Path) -> None:
+        drills = [DRILLS[name]] if name != SOAK else self._soakable(cluster)
+        if self._skip(name, drills[0].why_not(cluster) if drills else "no fault is possible here"):
+            return
+        self._say(f"{name}: {self.settings.rate:g} jobs/s over {cluster.partitions} partitions")
+        settings = self.settings if name != SOAK else replace(self.settings, down_s=_SOAK_DOWN_S)
+        faults_before = len(cluster.faults)
+        with Scene(cluster, settings, folder, self._say) as scene:
+            scene.await_calm()
+            self.report.controls[name] = scene.control()
+            try:
+                if name == SOAK:
+                    self._soak(scene, drills)
+                else:
+                    self._repeat(scene, drills[0])
+            finally:
+                self.panels.append(panel_of(name, scene.seen.all(), scene.log.completed, scene.marks))
+            runs = self.report.runs_of(name)
+            self._say(f"{name}: waiting for the last job, and asking the verifier")
+            hits = [Moment(each.at_wall) for each in cluster.faults[faults_before:] if each.kind in _HITS]
+            settle(runs, close_books(scene, hits), shared_store=bool(self.settings.redis))
+        self._changed(self)
+
+    def _soakable(self, cluster: DrillCluster) -> list[Drill]:
+        possible = [each for each in DRILLS.values() if self._why_never(each.name) is None]
+        return [each for each in possible if each.why_not(cluster) is None]
+
+    def _why_never(self, name: str) -> str | None:
+        if name == SOAK or self.settings.kafka is not None:
+            return None
+        return DRILLS[name].why_never(self.settings)
+
+    def _skip(self, name: str, reason: str | None) -> bool:
+        """Whether a drill is passed over; if it is, the reason is told and kept."""
+        if reason is None:
+            return False
+        self.report.skipped[name] = reason
+        self._say(f"{name} is skipped: {reason}")
+        self._changed(self)
+        return True
+
+    def _repeat(self, scene: Scene, drill: Drill) -> None:
+        for repeat in range(1, self.settings.repeat + 1):
+            scene.choice = repeat - 1
+            run = Run(drill.name, repeat, now_ms())
+            if not self._one(scene, drill, run):
+                return
+
+    def _soak(self, scene: Scene, drills: Sequence[Drill]) -> None:
+        ends = time.monotonic() + self.settings.duration_s
+        repeat = 0
+        while True:
+            pause = self._random.uniform(*_SOAK_PAUSE_S)
+            drill = self._random.choice(drills)
+            scene.choice = self._random.randrange(1_000)
+            if time.monotonic() + pause > ends:
+                scene.watch_for(max(0.0, ends - time.monotonic()))
+                return
+            begun = time.monotonic()
+            repeat += 1
+            if not self._one(scene, drill, Run(SOAK, repeat, now_ms(), fault=drill.name)):
+                return
+            scene.watch_for(max(0.0, begun + pause - time.monotonic()))
+
+    def _one(self, scene: Scene, drill: Drill, run: Run) -> bool:
+        """One repeat; False: it did not come to its end, and neither would the next."""
+        from relevo_engine.errors import EngineError
+
+        begin = time.monotonic()
+        went_on = True
+        try:
+            drill.play(scene, run)
+        except (RelevoError, EngineError) as error:
+            run.expect("the drill came to its end", False, str(error))
+            went_on = self._put_back(scene, run)
+        run.max_gap_ms = scene.gap_ms(begin)
+        self.report.runs.append(run)
+        self._say(_told(run))
+        self._changed(self)
+        return went_on
+
+    def _put_back(self, scene: Scene, run: Run) -> bool:
+        from relevo_engine.errors import EngineError
+
+        try:
+            scene.cluster.heal()
+            scene.crew.heal()
+            scene.await_calm(run)
+        except (RelevoError, EngineError) as error:
+            run.expect("everything could be put back", False, str(error))
+            return False
+        return True
+
+
+def _told(run: Run) -> str:
+    """A repeat in one line."""
+    known = {
+        "detect": run.slowest("detect_ms"),
+        "first accept": run.slowest("first_accept_ms"),
+        "first activation": run.slowest("first_activation_ms"),
+        **{name.removesuffix("_ms").replace("_", " "): value for name, value in run.extra.items()},
+        "longest gap": run.max_gap_ms,
+    }
+    times = ", ".join(f"{name} {value:.0f} ms" for name, value in known.items() if value is not None)
+    broken = "".join(f"\n  NOT SO: {each.what} ({each.found})" for each in run.broken)
+    return f"{run.drill} {run.repeat}{f' ({run.fault})' if run.fault else ''}: {times}{broken}"

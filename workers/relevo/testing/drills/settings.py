@@ -1,0 +1,70 @@
+"""What can be chosen about drills."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+JOB_TYPE: Final = "relevo-drill"
+GROUP_SESSION_S: Final = 6.0
+"""Seconds of silence after which Kafka gives a dead worker's partitions to another."""
+BROKER_SESSION_S: Final = 2.0
+"""The same of a broker that `relevo drill` started."""
+
+
+@dataclass(frozen=True)
+class DrillSettings:
+    """With what the drills run.
+
+    Attributes:
+        repeat: How often each drill is repeated.
+        brokers: Kafka brokers that are started, 1 or 3.
+        zookeepers: ZooKeeper servers that are started, 1 or 3.
+        nodes: Engine nodes that are started.
+        partitions: Of the cluster.
+        workers: Worker processes.
+        rate: Jobs per second over all partitions.
+        seed: Of everything that is left to chance.
+        down_s: How long ZooKeeper stays away in zookeeper-down, in seconds.
+        duration_s: How long a soak takes, in seconds.
+        session_timeout_s: The nodes' ZooKeeper session, in seconds.
+        lease_s: Lease of each job, in seconds.
+        work_s: How long each effect takes, in seconds.
+        redis: Address of a dedup store for all workers; empty: see `relevo.testing.drills.store`.
+        kafka: A cluster that runs already: its Kafka. None: one is started.
+        zookeeper: Its ZooKeeper.
+        cluster: Its name, or that of the one that is started.
+        kafka_options: More librdkafka options.
+        keep_logs: Where logs and ledgers are kept; None: nowhere.
+    """
+
+    repeat: int = 5
+    brokers: int = 1
+    zookeepers: int = 1
+    nodes: int = 3
+    partitions: int = 4
+    workers: int = 2
+    rate: float = 200.0
+    seed: int = 1
+    down_s: float = 60.0
+    duration_s: float = 600.0
+    session_timeout_s: float = 2.0
+    lease_s: float = 3.0
+    work_s: float = 0.05
+    redis: str = ""
+    kafka: str | None = None
+    zookeeper: str | None = None
+    cluster: str = "drill"
+    kafka_options: Mapping[str, Any] = field(default_factory=dict)
+    keep_logs: Path | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the report, without addresses and options, which may hold passwords."""
+        hidden = ("kafka", "zookeeper", "kafka_options", "keep_logs", "redis")
+        shown = {name: value for name, value in asdict(self).items() if name not in hidden}
+        return shown | {
+            "dedup": "one store in Redis" if self.redis else "a store in the memory of each worker",
+            "given_cluster": self.kafka is not None,
+        }

@@ -1,0 +1,202 @@
+"""A steady load from processes of its own: one that creates jobs, and workers.
+
+The processes that are hurt, those that load and the one that measures are different ones, so that a fault is
+real and a measurement isn't disturbed by the load. The rate doesn't depend on answers: while a partition has
+no leader, jobs are sent on.
+
+Run as ``python -m relevo.testing.load create|work ORDERS`` with a file of `Orders` as JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+import relevo
+from relevo.dedup.store import Answer, Claim, Finish
+from relevo.testing.ledger import LedgerFile, now_ms
+from relevo_schemas.partitioning import partition_of
+
+IN_FLIGHT_MAX: Final = 50_000
+_ANSWER_S: Final = 300.0
+_DRAIN_S: Final = 5.0
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What the processes are to do. Kept in a file that only its owner can read: it may hold passwords.
+
+    Attributes:
+        kafka: Bootstrap servers.
+        cluster: The cluster's name.
+        partitions: How many it has.
+        type: The job type.
+        folder: Where the ledger's files go.
+        rate: Jobs per second.
+        lease_s: Lease of each job.
+        work_s: How long an effect takes.
+        concurrency: Effects at once in each worker.
+        redis: Address of a dedup store that all workers share; empty: each has one in memory.
+        options: More librdkafka options.
+    """
+
+    kafka: str
+    cluster: str
+    partitions: int
+    type: str
+    folder: str
+    rate: float
+    lease_s: float = 5.0
+    work_s: float = 0.05
+    concurrency: int = 32
+    redis: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def write(self, path: Path) -> None:
+        """Write them for `read`."""
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(asdict(self), file)
+
+    @staticmethod
+    def read(path: Path) -> Orders:
+        """Read what `write` wrote."""
+        return Orders(**json.loads(path.read_text(encoding="utf-8")))
+
+
+def keys_in_turn(partitions: int, prefix: str) -> Iterator[str]:
+    """New keys, one of each partition after the other: every partition gets its jobs at even distances.
+
+    Chance would leave a partition without a job for several times the mean distance, which looks like a gap.
+    """
+    numbers = itertools.count()
+    waiting: dict[int, list[str]] = {partition: [] for partition in range(partitions)}
+    for partition in itertools.cycle(range(partitions)):
+        while not waiting[partition]:
+            key = f"{prefix}-{next(numbers)}"
+            waiting[partition_of(key, partitions)].append(key)
+        yield waiting[partition].pop(0)
+
+
+def at_rate(rate: float, stop: threading.Event) -> Iterator[int]:
+    """Counts ``rate`` times a second until told to stop; what is late comes at once."""
+    began = time.monotonic()
+    for number in itertools.count():
+        if stop.wait(max(0.0, began + number / rate - time.monotonic())):
+            return
+        yield number
+
+
+class NotedStore(relevo.DedupStore):
+    """A dedup store whose claims stand in the ledger, from before they are asked for.
+
+    Args:
+        store: Answers.
+        book: Is told.
+    """
+
+    def __init__(self, store: relevo.DedupStore, book: LedgerFile) -> None:
+        self.ttl = store.ttl
+        self._store = store
+        self._book = book
+
+    def claim(self, claims: Sequence[Claim]) -> list[Answer]:  # noqa: D102 - as in the contract
+        self._book.claiming(each.key.rpartition(":")[2] for each in claims)
+        return self._store.claim(claims)
+
+    def renew(self, claims: Sequence[Claim]) -> list[Answer]:  # noqa: D102
+        return self._store.renew(claims)
+
+    def done(self, finishes: Sequence[Finish]) -> list[Answer]:  # noqa: D102
+        return self._store.done(finishes)
+
+    def release(self, claims: Sequence[Claim]) -> list[Answer]:  # noqa: D102
+        return self._store.release(claims)
+
+    def check(self) -> None:  # noqa: D102
+        self._store.check()
+
+    def close(self) -> None:  # noqa: D102
+        self._store.close()
+
+
+def create(orders: Orders) -> None:
+    """Create jobs until SIGTERM, and note what Kafka acknowledged."""
+    stop = _stop_signal()
+    book = LedgerFile(Path(orders.folder), f"creator-{os.getpid()}")
+    sent: dict[str, float] = {}
+    keys = keys_in_turn(orders.partitions, f"d{os.getpid()}-{int(now_ms()) % 100_000_000}")
+
+    def jobs() -> Iterator[relevo.NewJob]:
+        for _ in at_rate(orders.rate, stop):
+            key = next(keys)
+            sent[key] = now_ms()
+            yield relevo.NewJob(
+                type=orders.type, key=key, variables={"sent": sent[key]}, lease=orders.lease_s
+            )
+
+    with relevo.Client(orders.kafka, cluster=orders.cluster, **orders.options) as client:
+        for made in client.create_many(jobs(), in_flight=IN_FLIGHT_MAX, timeout=_ANSWER_S):
+            if made.key is None:
+                raise RuntimeError(f"a job without a key: {made.error}")
+            if made.error is None:
+                book.accepted(made.key, sent.pop(made.key))
+            else:
+                sent.pop(made.key)
+                book.refused(made.key, str(made.error))
+    book.close()
+
+
+def work(orders: Orders) -> None:
+    """Run jobs until SIGTERM, and note each effect before and after it happens."""
+    book = LedgerFile(Path(orders.folder), f"worker-{os.getpid()}")
+    store: relevo.DedupStore = (
+        relevo.RedisDedupStore(orders.redis) if orders.redis else relevo.MemoryDedupStore()
+    )
+    app = relevo.WorkerApp(orders.kafka, orders.cluster, dedup=NotedStore(store, book), **orders.options)
+
+    @app.job(orders.type, concurrency=orders.concurrency, lease=orders.lease_s)
+    async def handle(job: relevo.Job) -> None:
+        book.begun(job.key, job.attempt)
+        await asyncio.sleep(orders.work_s)
+        book.ended(job.key, job.attempt)
+
+    app.run(drain=_DRAIN_S)
+    book.close()
+
+
+def _stop_signal() -> threading.Event:
+    stop = threading.Event()
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    signal.signal(signal.SIGTERM, on_signal)
+    return stop
+
+
+def main(arguments: list[str]) -> int:
+    """Run one of the processes."""
+    kinds = {"create": create, "work": work}
+    if len(arguments) != 2 or arguments[0] not in kinds:
+        sys.stderr.write("usage: python -m relevo.testing.load create|work ORDERS\n")
+        return 2
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    kinds[arguments[0]](Orders.read(Path(arguments[1])))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
