@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, TopicPartition
 from fastavro import schema, schemaless_reader
 
 topic, schemas = f"{sys.argv[2]}.log", {}
-for file in Path(__file__).parents[1].glob("schemas/relevo_schemas/avro/*.avsc"):
+for file in Path(__file__).parents[1].glob("schemas/relevo_schemas/avro/**/*.avsc"):
     parsed = schema.load_schema(str(file))
     schemas[schema.fingerprint(schema.to_parsing_canonical_form(parsed), "CRC-64-AVRO")] = file.stem, parsed
 consumer = Consumer({"bootstrap.servers": sys.argv[1], "group.id": "log-reader"})

@@ -15,8 +15,8 @@ from relevo_engine.settings import NodeSettings
 from relevo_engine.types import TypeDirectory
 from relevo_partitions.errors import NotLeader, PartitionsError
 from relevo_partitions.host import PartitionHost
-from relevo_partitions.post import PartitionView
 from relevo_partitions.roles import Role
+from relevo_partitions.views import PartitionView
 
 _SCRAPE_BUDGET_S: Final = 2.0
 """Longest wait of a scrape for the leaders' numbers; what isn't there by then is left out."""
@@ -57,9 +57,21 @@ class NodeBackend:
     def local(self) -> list[LocalPartition]:
         """All partitions as this node sees them."""
         return [
-            LocalPartition(view.partition, view.role, view.epoch, view.lag if _leads(view) else None)
+            LocalPartition(
+                view.partition,
+                view.role,
+                view.epoch,
+                view.lag if _leads(view) else None,
+                view.standby_lag,
+                view.role == Role.STANDBY,
+                view.hand_over,
+            )
             for view in self._views()
         ]
+
+    def takeovers(self) -> list[dict[str, Any]]:
+        """This node's last takeovers, the newest last."""
+        return [each.as_dict() for each in self.host.takeovers()] if self.host is not None else []
 
     def not_ready(self) -> list[str]:
         """Why the node isn't ready; empty when it is."""
@@ -130,7 +142,7 @@ def _summary(machine: PartitionMachine) -> dict[str, Any]:
 def _gauges_of(view: PartitionView, summary: dict[str, Any] | None, now_ms: int) -> PartitionGauges:
     if summary is None:
         return PartitionGauges(view.partition, view.role, view.epoch, view.lag if _leads(view) else None)
-    offered_at = summary["oldest_unclaimed_at"]
+    offered_at, lease_until = summary["oldest_unclaimed_at"], summary["next_lease_until"]
     return PartitionGauges(
         view.partition,
         view.role,
@@ -143,6 +155,7 @@ def _gauges_of(view: PartitionView, summary: dict[str, Any] | None, now_ms: int)
         },
         {name: max(0, now_ms - since) for name, since in summary["next_ready_since"].items()},
         max(0, now_ms - offered_at) if offered_at is not None else 0,
+        max(0, now_ms - lease_until) if lease_until is not None else 0,
     )
 
 
@@ -151,10 +164,17 @@ def _leads(view: PartitionView) -> bool:
 
 
 def _unsettled(view: PartitionView) -> str | None:
-    """Why the node's role in a partition isn't settled, None where it is."""
-    if _leads(view) or (view.role == Role.STANDBY and view.leader is not None):
+    """Why the node's role in a partition isn't settled, None where it is.
+
+    A standby that hasn't caught up isn't: whoever restarts nodes one after the other should wait for it, so
+    that somebody is there to hand over to.
+    """
+    idle = view.role == Role.STANDBY or (view.role == Role.OUT and view.fault is None)
+    if _leads(view) or (idle and view.leader is not None):
         return None
     name = f"partition {view.partition}"
-    if view.role == Role.STANDBY:
+    if idle:
         return f"{name} has no leader"
+    if view.role == Role.FOLLOWING and view.standby_lag is not None and view.standby_lag >= 0:
+        return f"{name} is {view.role}: {view.standby_lag} records behind"
     return f"{name} is {view.role}" + (f": {view.fault}" if view.fault else "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
@@ -12,11 +12,13 @@ from relevo_engine.core.dispatch import Handover
 from relevo_engine.core.errors import InvariantBroken, OutOfOrder
 from relevo_engine.core.job import JobState
 from relevo_engine.core.machine import JobMachine
+from relevo_engine.core.overlap import Overlap
 from relevo_engine.core.refusals import Reason
 from relevo_engine.core.rules import Rules
 from relevo_engine.core.views import View
+from relevo_engine.snapshot_format import FrozenState, examine, restore
 from relevo_engine.topics import activations_prefix, log_topic
-from relevo_partitions.statemachine import Incoming, LogDamaged, Term, Write
+from relevo_partitions.statemachine import Incoming, LogDamaged, SnapshotFacts, Term, Write
 from relevo_schemas.codec import Codec, default_codec
 from relevo_schemas.delivery import Activation, Barrier
 from relevo_schemas.errors import RecordError
@@ -68,6 +70,7 @@ class PartitionMachine:
         self._machine = JobMachine(rules, channels)
         self._codec = codec or default_codec()
         self._report_bug = report_bug
+        self._overlap: Overlap | None = None
         self._log_topic = log_topic(cluster)
         self._activations = activations_prefix(cluster)
 
@@ -86,6 +89,43 @@ class PartitionMachine:
         """Time of the last event, in milliseconds since the Unix epoch."""
         return self._machine.state.last_at
 
+    @property
+    def last_seq(self) -> int:
+        """Number of the last event applied, 0 before the first."""
+        return self._machine.state.last_seq
+
+    @property
+    def count(self) -> int:
+        """Open jobs."""
+        return len(self._machine.state.jobs)
+
+    # Snapshots
+
+    def freeze(self) -> FrozenState:
+        """Begin a copy of the state as it is now."""
+        return FrozenState(self._machine.copy(), self._machine.release)
+
+    def restore(self, pieces: Iterable[bytes]) -> None:
+        """Fill an empty machine from the pieces of a copy.
+
+        Raises:
+            SnapshotUnfit: They aren't a whole copy. The machine must be thrown away.
+        """
+        restore(self._machine, pieces)
+        self.reread()
+
+    def reread(self) -> None:
+        """The next records replayed may be older, as after `restore`: those it holds are left out."""
+        self._overlap = Overlap(self._machine.state)
+
+    def examine(self, pieces: Iterable[bytes]) -> SnapshotFacts:
+        """Read a copy to its end without keeping it; from any thread.
+
+        Raises:
+            SnapshotUnfit: The pieces aren't a whole copy.
+        """
+        return examine(pieces)
+
     # Replay
 
     def replay(self, records: Sequence[Incoming]) -> None:
@@ -94,7 +134,8 @@ class PartitionMachine:
         Raises:
             LogDamaged: A record doesn't follow the ones before. The machine must be thrown away.
         """
-        decode, replay = self._codec.decode, self._machine.replay
+        decode = self._codec.decode
+        replay = self._machine.replay if self._overlap is None else self._apply_new
         for offset, _, value in records:
             try:
                 record = decode(value)
@@ -108,6 +149,15 @@ class PartitionMachine:
                 raise self._damaged(offset, error.expected, error.found) from error
             except InvariantBroken as error:
                 raise self._damaged(offset, "an event that fits the state", str(error)) from error
+
+    def _apply_new(self, event: Event) -> None:
+        """Apply an event of the log that the state doesn't hold yet."""
+        overlap = self._overlap
+        if overlap is None:
+            self._machine.replay(event)
+        elif not overlap.holds(event):
+            self._overlap = None
+            self._machine.replay(event)
 
     def _damaged(self, offset: int, expected: str, found: str) -> LogDamaged:
         where = f"{self._log_topic} partition {self._partition} offset {offset}"
@@ -179,7 +229,7 @@ class PartitionMachine:
     def _handover_writes(self, handover: Handover) -> list[Write]:
         event = handover.event
         key = event.key.encode()
-        fields = (self._partition, event.epoch, event.at, event.attempt, handover.retries)
+        fields = (self._partition, event.epoch, event.at, event.attempt, handover.retries, handover.expiries)
         value = self._codec.encode_carrying(Activation, fields, handover.body)
         return [
             _write((self._log_topic, self._partition, key, self._codec.encode(event))),

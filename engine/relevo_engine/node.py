@@ -19,6 +19,7 @@ from relevo_engine.backend import NodeBackend
 from relevo_engine.core.rules import Rules
 from relevo_engine.errors import (
     ClusterMismatchError,
+    EngineError,
     NodeIdTakenError,
     SettingsError,
     StopUnfinishedError,
@@ -31,8 +32,10 @@ from relevo_engine.topic_admin import TopicAdmin, require_safe
 from relevo_engine.types import TypeDirectory
 from relevo_partitions.errors import ConfigMismatch, NodeIdTaken, ZooKeeperUnavailable
 from relevo_partitions.host import PartitionHost
+from relevo_partitions.pulse import PulseUnavailable
 from relevo_partitions.roles import Role
 from relevo_partitions.settings import HostSettings
+from relevo_partitions.snapshotter import SnapshotSettings
 
 T = TypeVar("T")
 
@@ -105,6 +108,8 @@ class Node:
             raise ClusterMismatchError(str(error)) from error
         except NodeIdTaken as error:
             raise NodeIdTakenError(str(error)) from error
+        except PulseUnavailable as error:
+            raise EngineError(str(error)) from error
         self._check_stop()
         self.backend.starting = None
 
@@ -186,6 +191,16 @@ class Node:
             agreed={name: value for name, value in settings.agreed.items() if name != "partitions"},
             session_timeout_s=settings.session_timeout_s,
             settle_s=settings.settle_s,
+            replicas=settings.replicas,
+            give_back_after_s=settings.give_back_after_s,
+            pulse_host=settings.pulse_host or settings.api_host,
+            pulse_port=settings.pulse_port,
+            pulse_advertise=settings.pulse_advertise,
+            snapshots=SnapshotSettings(
+                events=settings.snapshot_events,
+                interval_s=settings.snapshot_interval_s,
+                log_keep_s=settings.log_keep_s,
+            ),
         )
 
     def _advertised(self) -> str:

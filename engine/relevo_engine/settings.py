@@ -111,7 +111,34 @@ class NodeSettings(ClusterWide, BaseSettings):
         default=2.0,
         ge=1.0,
         le=60.0,
-        description="Seconds of silence until ZooKeeper takes this node for dead.",
+        description="Seconds of silence until ZooKeeper takes this node for dead, so that a frozen or cut-off"
+        " one is replaced; a killed one is noticed at once. Below 2 s a busy machine's pauses end sessions."
+        " ZooKeeper grants no less than twice its tickTime, which is 2 s unless set.",
+    )
+    replicas: int = Field(
+        default=1,
+        ge=1,
+        le=16,
+        description="Nodes that stand by for a partition besides its leader. Each keeps a copy of its state"
+        " and applies its log. Nothing is lost without any; takeovers are quick with one.",
+    )
+    give_back_after_s: float = Field(
+        default=10.0,
+        ge=0.0,
+        le=3600.0,
+        description="Seconds that a node must have kept up with a partition before it gets it back, where"
+        " it ranks first for it.",
+    )
+    pulse_host: str = Field(
+        default="",
+        description="Address for other nodes' pulse connections, by which they notice a killed process at"
+        " once. Default: the HTTP API's.",
+    )
+    pulse_port: int = Field(default=0, ge=0, le=65_535, description="Port of the pulse; 0: a free one.")
+    pulse_advertise: str = Field(
+        default="",
+        description="host:port under which other nodes reach this very process's pulse. Default: where it"
+        " listens.",
     )
     settle_s: float = Field(
         default=2.0,
@@ -129,6 +156,24 @@ class NodeSettings(ClusterWide, BaseSettings):
         ge=0.5,
         le=600.0,
         description="Seconds an orderly stop may take; then the process leaves by force.",
+    )
+    snapshot_events: int = Field(
+        default=100_000,
+        ge=1_000,
+        le=1_000_000_000,
+        description="Events of a partition after which a snapshot of it is due.",
+    )
+    snapshot_interval_s: float = Field(
+        default=60.0,
+        ge=1.0,
+        le=7 * 24 * 3600,
+        description="Seconds between two snapshots of a partition at least.",
+    )
+    log_keep_s: int = Field(
+        default=7 * 24 * 3600,
+        ge=0,
+        le=10 * 365 * 24 * 3600,
+        description="Seconds for which the job log is kept for its readers, snapshots or not.",
     )
     window: int = Field(
         default=2_000, ge=1, le=1_000_000, description="Activations outstanding per job type and partition."

@@ -17,6 +17,12 @@ BATCH_BYTES: Final = 1_200_000
 BATCH_BYTES_MIN: Final = 1_048_576
 _RETENTION_ACTIVATIONS_MS: Final = 7 * 24 * 3600 * 1000
 _FOREVER: Final = -1
+_COMPACTED: Final = {
+    "cleanup.policy": "compact",
+    # Kafka never clears away what stands in the newest segment; of the usual size, one would hold all.
+    "segment.bytes": str(64 * 1024 * 1024),
+    "min.cleanable.dirty.ratio": "0.1",
+}
 
 
 def commands_topic(cluster: str) -> str:
@@ -27,6 +33,11 @@ def commands_topic(cluster: str) -> str:
 def log_topic(cluster: str) -> str:
     """What happened."""
     return f"{cluster}.log"
+
+
+def snapshots_topic(cluster: str) -> str:
+    """Copies of what the log has led to, for nodes that start cold."""
+    return f"{cluster}.snapshots"
 
 
 def activations_topic(cluster: str, job_type: str) -> str:
@@ -98,9 +109,9 @@ class Finding:
         return f"{what}: {self.why}.\n      {self.remedy}"
 
 
-def own_topics(cluster: str) -> tuple[str, str]:
+def own_topics(cluster: str) -> tuple[str, ...]:
     """The topics that exist once per cluster."""
-    return commands_topic(cluster), log_topic(cluster)
+    return commands_topic(cluster), log_topic(cluster), snapshots_topic(cluster)
 
 
 def plan(cluster: str, name: str, partitions: int, brokers: int) -> TopicPlan:
@@ -115,6 +126,8 @@ def plan(cluster: str, name: str, partitions: int, brokers: int) -> TopicPlan:
         "unclean.leader.election.enable": "false",
         "max.message.bytes": str(BATCH_BYTES),
     }
+    if name == snapshots_topic(cluster):
+        config |= _COMPACTED
     return TopicPlan(name, partitions, replication, config)
 
 
@@ -139,9 +152,12 @@ def judge(
     for name in sorted(facts):
         is_activations = name.startswith(activations_prefix(cluster))
         judged = _Judge(facts[name], kafka)
+        if name == snapshots_topic(cluster):
+            findings += judged.compaction()
+        else:
+            findings += judged.retention(_RETENTION_ACTIVATIONS_MS if is_activations else _FOREVER)
         findings += judged.partitions(partitions, multiple=is_activations)
         findings += judged.copies(brokers)
-        findings += judged.retention(_RETENTION_ACTIVATIONS_MS if is_activations else _FOREVER)
         findings += judged.size()
     return findings
 
@@ -211,6 +227,11 @@ class _Judge:
             yield self._wrong("retention.ms", least_ms, wanted, why, unsafe_only=True)
         if self._number("retention.bytes") not in (None, _FOREVER):
             yield self._wrong("retention.bytes", _FOREVER, f"{_FOREVER} (no bound)", why, unsafe_only=True)
+
+    def compaction(self) -> Iterable[Finding]:
+        if self._topic.config.get("cleanup.policy", "compact") != "compact":
+            why = "snapshots would be deleted by their age, or never cleared away"
+            yield self._wrong("cleanup.policy", "compact", "compact", why, unsafe_only=False)
 
     def size(self) -> Iterable[Finding]:
         size = self._number("max.message.bytes")

@@ -78,6 +78,11 @@ class Election:
         self._root = root
         self._who = who
 
+    @property
+    def reachable(self) -> bool:
+        """Whether ZooKeeper has been heard lately."""
+        return self._zookeeper.connected
+
     def leader_path(self, partition: int) -> str:
         """Where the claim to ``partition`` stands."""
         return f"{self._root}/partitions/{partition}/leader"
@@ -155,6 +160,21 @@ class Election:
         if found is None or found.czxid != record.czxid or found.session != self._zookeeper.session:
             return False
         return self._zookeeper.delete(path, found.version)
+
+    def remove_dead(self, partition: int, record: LeaderRecord) -> bool:
+        """Delete the leader znode of a process that is dead, if it still is the one in ``record``."""
+        path = self.leader_path(partition)
+        found = self._zookeeper.get(path)
+        if found is None or found.czxid != record.czxid:
+            return False
+        return self._zookeeper.delete(path, found.version)
+
+    def remove_candidate(self, partition: int, node: str, incarnation: str) -> None:
+        """Delete the candidate znode of a process that is dead."""
+        path = f"{self.candidates_path(partition)}/{node}"
+        found = self._zookeeper.get(path)
+        if found is not None and found.data == incarnation.encode():
+            self._zookeeper.delete(path, found.version)
 
     def is_own(self, record: LeaderRecord) -> bool:
         """Whether this process made the znode, in whichever session."""

@@ -12,6 +12,8 @@ class Ending(StrEnum):
 
     STOPPED = "STOPPED"
     """The host stops, or this node isn't eligible any more."""
+    HANDED_OVER = "HANDED_OVER"
+    """Given up in order, so that another node takes over."""
     LOST = "LOST"
     """ZooKeeper says that the claim or the session is gone."""
     FENCED = "FENCED"

@@ -1,10 +1,11 @@
 """Shuts every earlier leader of a partition out of its log, without librdkafka's fixed half second.
 
 While the old leader's open transaction is being aborted the coordinator answers CONCURRENT_TRANSACTIONS, and
-librdkafka then waits 500 ms, whatever its settings say. So the first call gets a short time-out: it only
-starts the abort, and its producer is thrown away. A following one, already connected, gets through. A dropped
-producer never tries again; if one of its requests arrived late all the same, it would fence the rightful
-leader, who repeats the fence: safe, only slow.
+librdkafka then waits 500 ms, whatever its settings say. So a call is made in short slices. One that comes
+back without an answer is resumed, since the broker is only slow. Once the answer is known to be that one, the
+producer is thrown away: it has started the abort, and a following one, already connected, gets through. A
+dropped producer never tries again; if one of its requests arrived late all the same, it would fence the
+rightful leader, who repeats the fence: safe, only slow.
 """
 
 from __future__ import annotations
@@ -23,15 +24,21 @@ from relevo_partitions.fork import ForkGuard
 from relevo_partitions.kafka import Connection, Faults, drop_in_background
 from relevo_partitions.writer import producer_settings
 
-FIRST_TRY_S: Final = 0.03
+SLICE_S: Final = 0.005
+PAUSE_FIRST_S: Final = 0.005
+"""Wait for the abort before the second try; grows from try to try."""
 GROWTH: Final = 1.5
+ANSWER_S: Final = 0.3
+"""A producer that has no answer by then is given up: its connection may be broken. Grows from try to try."""
 TRY_MAX_S: Final = 5.0
 LIMIT_S: Final = 20.0
 """Longest whole fence; then somebody else may have better luck."""
-WARM_STANDBY: Final = 2
+WARM_STANDBY: Final = 4
 """Producers that a first standby keeps ready (0.6 MB and 5 threads each)."""
-WARM_TAKEOVER: Final = 4
-"""Producers that are made ready once a takeover has begun."""
+WARM_TAKEOVER: Final = 3
+"""Producers that are made ready once a takeover turns out to need more: making one takes from what the others
+have of the processor."""
+TRIES_BEFORE_MORE: Final = 2
 CONNECT_TIMEOUT_S: Final = 5.0
 
 Armed = tuple[Producer, Faults]
@@ -158,23 +165,43 @@ def fence(pool: ProducerPool, cancelled: Callable[[], bool], *, throw_away: bool
         KafkaUnavailable: It didn't work within `LIMIT_S`, Kafka refuses, or ``cancelled`` said so.
     """
     deadline = time.monotonic() + LIMIT_S
-    pool.keep(WARM_TAKEOVER)
-    try_s = FIRST_TRY_S if throw_away else LIMIT_S
+    tries = 0
+    pause_s, answer_s = PAUSE_FIRST_S, ANSWER_S
+    if not len(pool):
+        pool.keep(WARM_TAKEOVER)
     while True:
         producer, faults = pool.take(CONNECT_TIMEOUT_S + 1.0)
-        try:
-            producer.init_transactions(try_s)
-        except KafkaException as raised:
-            error: KafkaError = raised.args[0]
-            _serve(producer)
-        else:
+        slice_s = SLICE_S if throw_away else LIMIT_S
+        error = _initialise(producer, slice_s, min(time.monotonic() + answer_s, deadline), cancelled)
+        if error is None:
             pool.keep(0)
             return producer, faults
+        _serve(producer)
         drop_in_background(producer)
         del producer
+        tries += 1
+        if tries == TRIES_BEFORE_MORE:
+            pool.keep(WARM_TAKEOVER)
         late = time.monotonic() > deadline
         if cancelled() or late or error.fatal() or not error.retriable():
             pool.keep(0)
             words = pool.connection.describe(error, faults)
             raise KafkaUnavailable(f"the partition's producer couldn't be initialised: {words}")
-        try_s = min(try_s * GROWTH, TRY_MAX_S)
+        time.sleep(pause_s)
+        pause_s, answer_s = min(pause_s * GROWTH, TRY_MAX_S), min(answer_s * GROWTH, TRY_MAX_S)
+
+
+def _initialise(
+    producer: Producer, slice_s: float, until: float, cancelled: Callable[[], bool]
+) -> KafkaError | None:
+    """Call in slices until there is an answer; None for success, else what it was."""
+    while True:
+        try:
+            producer.init_transactions(slice_s)
+        except KafkaException as raised:
+            error: KafkaError = raised.args[0]
+            unanswered = error.code() == KafkaError._TIMED_OUT  # noqa: SLF001,RUF100
+            if not unanswered or time.monotonic() > until or cancelled():
+                return error
+        else:
+            return None

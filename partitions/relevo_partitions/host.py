@@ -1,4 +1,4 @@
-"""A node's share of a cluster's partitions: stands by for all, leads some."""
+"""A node's share of a cluster's partitions: stands by for some, leads some."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from relevo_partitions.errors import NotLeader, ZooKeeperUnavailable
 from relevo_partitions.fork import ForkGuard
 from relevo_partitions.membership import NodeInfo
 from relevo_partitions.observer import Observer
-from relevo_partitions.post import PartitionView
 from relevo_partitions.reads import Query
 from relevo_partitions.roles import Role
 from relevo_partitions.settings import HostSettings
 from relevo_partitions.statemachine import MachineFactory
 from relevo_partitions.supervisor import Supervisor
 from relevo_partitions.surroundings import RealSurroundings, Surroundings
+from relevo_partitions.takeover import Takeover
+from relevo_partitions.views import PartitionView
 
 log: Final = logging.getLogger(__name__)
 
@@ -25,10 +26,10 @@ STOP_DEADLINE_S: Final = 15.0
 
 
 class PartitionHost:
-    """Registers in ZooKeeper, stands for election in every partition, and leads those it wins.
+    """Registers in ZooKeeper, follows the partitions that it is to stand by for, and leads those it wins.
 
-    One thread talks to ZooKeeper; each partition that this node leads has a thread of its own. Methods may be
-    called from any thread.
+    One thread talks to ZooKeeper; each partition that this node follows or leads has a thread of its own.
+    Methods may be called from any thread.
 
     Args:
         settings: Of cluster and node.
@@ -70,6 +71,7 @@ class PartitionHost:
             ZooKeeperUnavailable: It couldn't be reached within ``limit_s``.
             ConfigMismatch: The cluster has other settings.
             NodeIdTaken: Another live node has this id.
+            PulseUnavailable: The pulse's address can't be listened on.
         """
         self._fork.check()
         self._supervisor.start()
@@ -83,7 +85,7 @@ class PartitionHost:
             raise self._supervisor.error
 
     def stop(self, deadline_s: float = STOP_DEADLINE_S) -> bool:
-        """Let running transactions end, give up every partition and leave the cluster.
+        """Hand every partition over to a node that is hot for it, where there is one, and leave the cluster.
 
         Returns within ``deadline_s`` though Kafka or ZooKeeper hang; then False: what couldn't be ended in
         time is shut out by Kafka's fence and ends with the process.
@@ -101,12 +103,16 @@ class PartitionHost:
         if sight is None or sight.leader is None:
             return None
         leader = sight.leader
-        known = (node for node in self._supervisor.nodes if node.node == leader.node)
+        known = (node for node in self._supervisor.scene.nodes if node.node == leader.node)
         return next(known, NodeInfo(leader.node, "", leader.incarnation))
 
     def nodes(self) -> list[NodeInfo]:
         """The live nodes, as last seen."""
-        return list(self._supervisor.nodes)
+        return list(self._supervisor.scene.nodes)
+
+    def takeovers(self) -> list[Takeover]:
+        """This node's last takeovers, the newest last."""
+        return list(self._supervisor.steward.takeovers)
 
     def read(self, partition: int, query: Query, *, proven: bool = True) -> Future[Any]:
         """Run ``query`` on the partition's machine, behind a commit that begins after this call.

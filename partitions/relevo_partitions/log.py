@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -9,9 +10,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from relevo_partitions.errors import KafkaUnavailable
 from relevo_partitions.fork import ForkGuard
 from relevo_partitions.kafka import Connection, Faults, drop_in_background
+from relevo_partitions.ports import Stability
 from relevo_partitions.statemachine import Incoming, LogDamaged
 
 ASK_TIMEOUT_S: Final = 5.0
+STATISTICS_MS: Final = 5_000
+"""How often librdkafka tells of itself: nothing else of it knows where committed records end."""
 
 _GONE: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 _NO_TOPIC: Final = frozenset(
@@ -62,6 +66,7 @@ class PartitionReader:
         self._faults = Faults()
         self._wanted = 0
         self._at_end = False
+        self._stability = Stability()
         self._fork = ForkGuard("a reader of a partition")
         self._consumer = Consumer(
             connection.settings(
@@ -75,6 +80,8 @@ class PartitionReader:
                     "enable.partition.eof": tell_end,
                     "check.crcs": verify_checksums,
                     "fetch.error.backoff.ms": 50,
+                    "statistics.interval.ms": STATISTICS_MS,
+                    "stats_cb": self._heard,
                 },
             )
         )
@@ -133,6 +140,10 @@ class PartitionReader:
         where = TopicPartition(self._topic, self._partition)
         return max(-1, self._consumer.get_watermark_offsets(where, cached=True)[1])
 
+    def stability(self) -> Stability:
+        """What Kafka said last; see `relevo_partitions.ports.Reader.stability`."""
+        return self._stability
+
     def note_position(self, position: int) -> None:
         """Commit ``position`` to the group, without waiting, for ordinary lag tools and nothing else."""
         offsets = [TopicPartition(self._topic, self._partition, position)]
@@ -146,6 +157,14 @@ class PartitionReader:
         if not self._closed:
             self._closed = True
             drop_in_background(self._consumer, self._consumer.close)
+
+    def _heard(self, statistics: str) -> None:
+        """Librdkafka's statistics callback, within `read`; must not raise."""
+        try:
+            said = json.loads(statistics)["topics"][self._topic]["partitions"][str(self._partition)]
+            self._stability = Stability(int(said["ls_offset"]), int(said["hi_offset"]))
+        except (KeyError, TypeError, ValueError):  # nothing is known of the topic yet
+            self._stability = Stability()
 
     def _bounds(self) -> tuple[int, int]:
         """First offset and end of the partition, as the broker says now."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from relevo_partitions.errors import ConfigMismatch, NodeIdTaken
@@ -25,6 +25,8 @@ class NodeInfo:
     """``host:port`` of its HTTP API."""
     incarnation: str
     """Tells the process from earlier ones of the same node id."""
+    pulse: str = ""
+    """``host:port`` of its pulse, empty where it has none."""
 
 
 class Membership:
@@ -46,6 +48,11 @@ class Membership:
         self._cluster = cluster
         self._me = me
         self._runtime = runtime
+        self._czxids: dict[str, int] = {}
+
+    def set_pulse(self, address: str) -> None:
+        """Where this node's pulse is reached; to be told before it registers."""
+        self._me = replace(self._me, pulse=address)
 
     def agree(self, config: Mapping[str, Any]) -> None:
         """Set the cluster's settings, or find that they are the same.
@@ -81,7 +88,9 @@ class Membership:
             NodeIdTaken: Another live node has the id.
         """
         path = f"{self.nodes_path}/{self._me.node}"
-        data = json.dumps({"address": self._me.address, "incarnation": self._me.incarnation}).encode()
+        data = json.dumps(
+            {"address": self._me.address, "incarnation": self._me.incarnation, "pulse": self._me.pulse}
+        ).encode()
         give_up = self._runtime.monotonic() + self._zookeeper.session_timeout_s + TAKEN_MARGIN_S
         while not cancelled():
             try:
@@ -106,11 +115,30 @@ class Membership:
     def nodes(self) -> list[NodeInfo]:
         """All live nodes by id; watches the list."""
         found = []
+        czxids = {}
         for name in sorted(self._zookeeper.children(self.nodes_path) or []):
             znode = self._zookeeper.get(f"{self.nodes_path}/{name}")
             if znode is not None:
                 found.append(_node(name, znode))
+                czxids[name] = znode.czxid
+        self._czxids = czxids
         return found
+
+    def registration(self, node: str) -> int:
+        """What tells the registration of ``node`` seen last from any other; 0 where there was none."""
+        return self._czxids.get(node, 0)
+
+    def remove(self, node: str, registration: int) -> bool:
+        """Take a dead node off the list, if its registration still is the one that was seen.
+
+        Returns:
+            Whether that was so. Otherwise it had ended by itself, or the node is back, and alive.
+        """
+        path = f"{self.nodes_path}/{node}"
+        found = self._zookeeper.get(path)
+        if found is None or found.czxid != registration:
+            return False
+        return self._zookeeper.delete(path, found.version)
 
 
 def _fields(znode: Znode) -> dict[str, Any]:
@@ -123,4 +151,9 @@ def _fields(znode: Znode) -> dict[str, Any]:
 
 def _node(name: str, znode: Znode) -> NodeInfo:
     fields = _fields(znode)
-    return NodeInfo(name, str(fields.get("address", "")), str(fields.get("incarnation", "")))
+    return NodeInfo(
+        name,
+        str(fields.get("address", "")),
+        str(fields.get("incarnation", "")),
+        str(fields.get("pulse", "")),
+    )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from relevo_partitions.fence import ProducerPool, fence
 from relevo_partitions.kafka import Connection
 from relevo_partitions.log import PartitionReader
+from relevo_partitions.snapshots import KafkaSnapshots
 from relevo_partitions.writer import TransactionalWriter
 
 
@@ -18,6 +19,7 @@ class KafkaPartition:
         cluster: Prefix of the topics.
         partition: Number of the partition.
         checkpoint: Passed to the writer.
+        node: Whose name the snapshots taken here carry.
     """
 
     def __init__(
@@ -26,6 +28,8 @@ class KafkaPartition:
         cluster: str,
         partition: int,
         checkpoint: Callable[[int, str], None] | None = None,
+        *,
+        node: str = "",
     ) -> None:
         self.log_topic = f"{cluster}.log"
         self.commands_topic = f"{cluster}.commands"
@@ -33,6 +37,7 @@ class KafkaPartition:
         self._connection = connection
         self._group = f"{cluster}.engine"
         self._partition = partition
+        self._cluster, self._node = cluster, node
         self._checkpoint = checkpoint
 
     def keep_warm(self, producers: int) -> None:
@@ -62,6 +67,10 @@ class KafkaPartition:
     def commands(self) -> PartitionReader:
         """A reader of the commands, not started."""
         return PartitionReader(self._connection, self.commands_topic, self._partition, self._group)
+
+    def snapshots(self) -> KafkaSnapshots:
+        """The partition's snapshots; making this asks nobody."""
+        return KafkaSnapshots(self._connection, self._cluster, self._partition, self._node)
 
     def _point(self, name: str) -> None:
         if self._checkpoint is not None:

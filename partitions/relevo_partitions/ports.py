@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from relevo_partitions.outcomes import Outcome
+from relevo_partitions.snapshot_ports import SnapshotStore
 from relevo_partitions.statemachine import Incoming, Write
 
 
@@ -115,6 +116,15 @@ class Writer(Protocol):
         """Let the producer go without waiting for it."""
 
 
+class Stability(NamedTuple):
+    """How a partition's readable part compares with the whole."""
+
+    stable: int = -1
+    """Where the oldest open transaction begins, the end where none is open; -1 where unknown."""
+    end: int = -1
+    """Behind the last record; -1 where unknown."""
+
+
 class Reader(Protocol):
     """Committed records of one Kafka partition, in order and without a gap."""
 
@@ -147,6 +157,9 @@ class Reader(Protocol):
 
     def end_offset(self) -> int:
         """The partition's end as last heard, -1 where unknown; asks nobody."""
+
+    def stability(self) -> Stability:
+        """Up to where records are readable, and where the partition ends, as last heard; asks nobody."""
 
     def note_position(self, position: int) -> None:
         """Publish how far records were processed, for lag tools only; doesn't wait."""
@@ -184,3 +197,6 @@ class PartitionIO(Protocol):
 
     def commands(self) -> Reader:
         """A reader of the partition's commands, not started."""
+
+    def snapshots(self) -> SnapshotStore:
+        """The partition's snapshots; making this asks nobody. To be closed."""

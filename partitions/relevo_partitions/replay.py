@@ -27,18 +27,20 @@ def replay_to_barrier(
     cancelled: Callable[[], bool],
     stall_s: float,
     stalled: Callable[[str], None],
+    begin: int = 0,
     now: Callable[[], float] = THREADS.monotonic,
 ) -> bool:
     """Apply the log to ``machine`` up to the barrier with ``nonce``. No transaction may be open meanwhile.
 
     Args:
         machine: Gets the records; barriers are left out.
-        reader: Started at 0.
+        reader: Started at ``begin``.
         nonce: Of a barrier that is committed.
         cancelled: Asked between batches.
         stall_s: After so long without a record Kafka is asked whether it is there, and the log with it.
         stalled: Told, each time, that Kafka answers and the log still doesn't move: somebody else's open
             transaction holds back its stable offset.
+        begin: Where the reader was started; what lies before may be deleted.
         now: Seconds of a clock that never goes back.
 
     Returns:
@@ -48,11 +50,11 @@ def replay_to_barrier(
         LogDamaged: The log can't be replayed.
         KafkaUnavailable: Kafka doesn't answer.
     """
-    moved_at = now()
+    moved_at, next_offset = now(), begin
     while not cancelled():
         records = reader.read(WAIT_S, BATCH_MAX)
         if records:
-            moved_at = now()
+            moved_at, next_offset = now(), records[-1].offset + 1
             end = find_barrier(records, nonce)
             events = [record for record in records[:end] if not is_barrier(record.value)]
             if events:
@@ -60,7 +62,7 @@ def replay_to_barrier(
             if end is not None:
                 return True
         elif now() - moved_at > stall_s:
-            reader.check(0)
+            reader.check(next_offset)
             stalled(
                 f"nothing to read for {stall_s:g} s although the barrier is committed: "
                 "an open transaction of another producer holds the log back"

@@ -14,9 +14,11 @@ class Role(StrEnum):
     """What this node is to one partition."""
 
     OUT = "OUT"
-    """Not a candidate: not started, not eligible, or waiting after a failure."""
+    """Keeps nothing of it: others stand by, or this node isn't eligible, or waits after a failure."""
+    FOLLOWING = "FOLLOWING"
+    """Loads its state and applies its log, and hasn't caught up: no candidate yet, or any more."""
     STANDBY = "STANDBY"
-    """A candidate; another node leads, or nobody does yet."""
+    """Hot: keeps up with the log, and is a candidate; another node leads, or nobody does yet."""
     FENCING = "FENCING"
     """Holds the claim, and shuts every earlier leader out of the log."""
     VERIFYING = "VERIFYING"
@@ -36,9 +38,15 @@ class Role(StrEnum):
 
 
 LEGAL: Final[dict[tuple[Role, Role], str]] = {
-    (Role.OUT, Role.STANDBY): "registered as a candidate",
+    (Role.OUT, Role.FOLLOWING): "stands by: loads and follows the log",
     (Role.OUT, Role.STOPPED): "the host stops",
-    (Role.STANDBY, Role.OUT): "no longer eligible, or ZooKeeper ended the session",
+    (Role.FOLLOWING, Role.STANDBY): "caught up with the log: a candidate",
+    (Role.FOLLOWING, Role.OUT): "others stand by, or its log can't be followed now",
+    (Role.FOLLOWING, Role.DAMAGED): "the log can't be replayed",
+    (Role.FOLLOWING, Role.STOPPED): "the host stops",
+    (Role.STANDBY, Role.FOLLOWING): "fell behind: no candidate any more",
+    (Role.STANDBY, Role.OUT): "others stand by, or its log can't be followed now",
+    (Role.STANDBY, Role.DAMAGED): "the log can't be replayed",
     (Role.STANDBY, Role.FENCING): "claimed the partition",
     (Role.STANDBY, Role.ENDING): "the term ended before its first step",
     (Role.STANDBY, Role.STOPPED): "the host stops",
@@ -58,11 +66,12 @@ LEGAL: Final[dict[tuple[Role, Role], str]] = {
     (Role.REPLAYING, Role.ENDING): "the term ended while replaying",
     (Role.ANNOUNCING, Role.ENDING): "the term ended while announcing",
     (Role.LEADING, Role.ENDING): "the term ended",
-    (Role.ENDING, Role.STANDBY): "let go of the term, still a candidate",
-    (Role.ENDING, Role.OUT): "let go of the term, waits before the next try",
+    (Role.ENDING, Role.FOLLOWING): "let go of the term, stands by",
+    (Role.ENDING, Role.OUT): "let go of the term",
     (Role.ENDING, Role.DAMAGED): "the log can't be replayed",
     (Role.ENDING, Role.STOPPED): "the host stops",
-    (Role.DAMAGED, Role.STANDBY): "tries the log again",
+    (Role.DAMAGED, Role.FOLLOWING): "tries the log again",
+    (Role.DAMAGED, Role.OUT): "others stand by",
     (Role.DAMAGED, Role.STOPPED): "the host stops",
 }
 """Every legal transition and its cause. `Role.STOPPED` is final."""

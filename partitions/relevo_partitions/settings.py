@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from relevo_partitions.snapshotter import SnapshotSettings
+
 FORMAT_VERSION: Final = 1
 """Of what stands in Kafka and ZooKeeper; nodes of another one don't fit."""
 
@@ -31,6 +33,24 @@ class TermSettings:
     own, shorter limit; this one is for a call that doesn't keep it."""
     position_every_s: float = 5.0
     """How often the position is published for lag tools."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandbySettings:
+    """Bounds of a standby; the times in seconds."""
+
+    batch_max: int = 500
+    """Most records applied at a time: some milliseconds, which is the longest that a takeover waits."""
+    idle_wait_s: float = 0.5
+    """Longest wait for a record; a takeover doesn't wait for it, since its barrier is one."""
+    lag_hot: int = 200
+    """A standby that is no further behind has caught up; in a busy log the end is never quite reached."""
+    lag_max: int = 10_000
+    """A standby that is further behind, and stays so, isn't hot any more. A tenth of a second to catch up."""
+    behind_s: float = 5.0
+    """For so long it may be further behind."""
+    stall_s: float = 10.0
+    """After so long without the barrier that it waits for, Kafka is asked whether it is there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +82,32 @@ class HostSettings:
     settle_s: float = 0.0
     """A node that has just started leaves a free partition alone for so long: others that start may rank
     higher."""
+    replicas: int = 1
+    """How many nodes stand by for a partition, besides its leader. Each costs the memory of the partition's
+    state and the work of applying its log: about a third of the leader's own. One is enough for a quick
+    takeover; nothing is lost without any, it only takes longer: with 0 a node begins to follow once the
+    leader is gone."""
+    give_back_after_s: float = 10.0
+    """A partition goes back to the node that ranks first for it once that has been hot for so long without
+    interruption."""
+    pulse: bool = True
+    """Whether this node listens for other nodes' pulse connections, and watches their processes."""
+    pulse_host: str = "127.0.0.1"
+    """Address that the pulse listens on. Nodes of other machines can't reach a loopback address, and notice
+    this node's death by the end of its ZooKeeper session."""
+    pulse_port: int = 0
+    """Port that the pulse listens on, 0 for a free one."""
+    pulse_advertise: str = ""
+    """``host:port`` that others reach the pulse at; empty for where it listens. Must lead to this very
+    process, not to a load balancer."""
     reconcile_s: float = 1.0
     """How often what ZooKeeper shows is compared with what this node does, watches or not."""
+    snapshots: SnapshotSettings | None = None
+    """When snapshots are taken; None: never, and none is looked for: a start reads the whole log."""
     term: TermSettings = field(default_factory=TermSettings)
     """Bounds of a term."""
+    standby: StandbySettings = field(default_factory=StandbySettings)
+    """Bounds of a standby."""
     eligible: Callable[[int], bool] = field(default=lambda partition: True)
     """Whether this node may be a candidate for a partition now; asked often, must be quick."""
     checkpoint: Callable[[int, str], None] | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from relevo_partitions.endings import TermOver
+from relevo_partitions.standby import Standby
 from relevo_partitions.term import Leadership
 
 
@@ -29,3 +30,23 @@ class Finished:
     partition: int
     leadership: Leadership
     over: TermOver
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A standby became hot or fell behind, or has ended."""
+
+    standby: Standby
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """A process was proven dead by the pulse."""
+
+    node: str
+    incarnation: str
+    at: float
+    """When it was told, by the monotonic clock."""
+
+
+Event = StateChanged | Touched | Finished | Standing | Died

@@ -46,6 +46,22 @@ class SnapshotUnfit(Exception):  # noqa: N818 - named for what happened
     """
 
 
+@dataclass(frozen=True, slots=True)
+class SnapshotFacts:
+    """What a copy of a machine's state says of itself, once it was read to its end."""
+
+    seq: int
+    """Number of the last event in it."""
+    epoch: int
+    """Its epoch."""
+    position: int
+    """`StateMachine.position` of the copy."""
+    count: int
+    """Items (open jobs) in it."""
+    state_hash: str
+    """`StateMachine.state_hash` of the copy, made anew from what was read."""
+
+
 class Frozen(Protocol):
     """A consistent copy of a machine's state, taken piece by piece while the machine goes on.
 
@@ -70,7 +86,7 @@ class Frozen(Protocol):
         """Items (open jobs) in the copy."""
 
     def next(self, items_max: int) -> bytes | None:
-        """The next piece of the encoded copy, of at most ``items_max`` items; None once it is complete."""
+        """The next piece of the encoded copy, of about ``items_max`` items; None once it is complete."""
 
     def state_hash(self) -> str:
         """`StateMachine.state_hash` of the copy; known once it is complete.
@@ -80,7 +96,7 @@ class Frozen(Protocol):
         """
 
     def cancel(self) -> None:
-        """Give the copy up: the machine need not keep anything for it any more."""
+        """Give the copy up, if it isn't complete: the machine need not keep anything for it any more."""
 
 
 class StateMachine(Protocol):
@@ -124,6 +140,16 @@ class StateMachine(Protocol):
         Raises:
             SnapshotUnfit: The pieces aren't a complete copy. The machine must be thrown away.
         """
+
+    def examine(self, pieces: Iterable[bytes]) -> SnapshotFacts:
+        """Read a copy to its end without keeping it; the machine stays as it is. From any thread.
+
+        Raises:
+            SnapshotUnfit: The pieces aren't a complete copy.
+        """
+
+    def reread(self) -> None:
+        """The next records replayed may be older, as after `restore`: those it holds are left out."""
 
     def replay(self, records: Sequence[Incoming]) -> None:
         """Apply committed records of the log, in order and without a gap; barriers are left out.

@@ -1,8 +1,8 @@
-"""The one thread of a host that talks to ZooKeeper: registers, claims, starts and ends terms.
+"""The one thread of a host that talks to ZooKeeper: registers, claims, starts and ends standbys and terms.
 
-It acts on what it finds, not on what it was told: a watch or a state change only says where to look again,
-and it looks again now and then without. So a missed watch can't leave a partition without a leader, nor a
-leader that nobody knows.
+It acts on what it finds, not on what it was told: a watch, a state change or a proof of death only says where
+to look again, and it looks again now and then without. So a missed watch can't leave a partition without a
+leader, nor a leader that nobody knows.
 """
 
 from __future__ import annotations
@@ -12,29 +12,38 @@ import queue
 from collections.abc import Callable
 from typing import Final
 
-from relevo_partitions.election import Claim, Election
-from relevo_partitions.endings import Ending, TermOver
+from relevo_partitions.deaths import Deaths
+from relevo_partitions.election import Election
+from relevo_partitions.endings import Ending
 from relevo_partitions.errors import NodeIdTaken, PartitionsError, ZooKeeperUnavailable
-from relevo_partitions.fence import WARM_STANDBY
+from relevo_partitions.handover import HandOvers
 from relevo_partitions.membership import Membership, NodeInfo
 from relevo_partitions.observer import Observer
 from relevo_partitions.post import Post
-from relevo_partitions.ranking import rank
+from relevo_partitions.pulse_evidence import Peer
+from relevo_partitions.replicas import Replicas
 from relevo_partitions.roles import Role, RoleKeeper
 from relevo_partitions.runtime import Mailbox, Task
+from relevo_partitions.scene import Scene
 from relevo_partitions.settings import HostSettings
-from relevo_partitions.signals import Finished, StateChanged, Touched
+from relevo_partitions.signals import Died, Event, Finished, Standing, StateChanged, Touched
 from relevo_partitions.statemachine import MachineFactory, Term
+from relevo_partitions.steward import Steward
 from relevo_partitions.surroundings import Surroundings
-from relevo_partitions.term import Leadership
 
 log: Final = logging.getLogger(__name__)
 
 TICK_S: Final = 0.25
 """Longest sleep between two looks at what is due."""
+RETRY_S: Final = 0.02
+"""Pause after a call that ZooKeeper didn't answer, which may fail at once."""
 COMPLAIN_FIRST_S: Final = 1.0
 COMPLAIN_EVERY_S: Final = 5.0
 """How often an absent ZooKeeper is reported while starting."""
+HAND_OVER_SHARE: Final = 0.5
+"""Part of the time for stopping that may be spent on handing partitions over."""
+END_SHARE: Final = 0.75
+"""After this part of the time for stopping all terms are ended, whatever the supervisor does."""
 
 
 class Supervisor:
@@ -49,20 +58,22 @@ class Supervisor:
         surroundings: Surroundings,
     ) -> None:
         self._settings = settings
-        self._make_machine = machine_factory
         self._observer = observer
-        self._on_topic_failure = on_topic_failure
         self._runtime = surroundings.runtime
         self._now = self._runtime.monotonic
-        self._events: Mailbox[StateChanged | Touched | Finished | None] = self._runtime.mailbox()
-        self._who = Term(settings.node, settings.incarnation)
-        me = NodeInfo(settings.node, settings.address, settings.incarnation)
+        self._events: Mailbox[Event | None] = self._runtime.mailbox()
         self._zookeeper = surroundings.zookeeper(
             lambda state: self._events.put(StateChanged(state)),
             lambda path: self._events.put(Touched(path)),
         )
+        self._pulse = surroundings.pulse(
+            lambda node, incarnation: self._events.put(Died(node, incarnation, self._now()))
+        )
+        me = NodeInfo(settings.node, settings.address, settings.incarnation)
         self._membership = Membership(self._zookeeper, settings.cluster, me, self._runtime)
-        self._election = Election(self._zookeeper, self._membership.root, self._who)
+        self._election = Election(
+            self._zookeeper, self._membership.root, Term(settings.node, settings.incarnation)
+        )
         self.posts = [
             Post(
                 number,
@@ -71,42 +82,52 @@ class Supervisor:
             )
             for number in range(settings.partitions)
         ]
-        self.nodes: tuple[NodeInfo, ...] = ()
+        self.scene = Scene(settings.node)
+        self.steward = Steward(
+            settings,
+            self.scene,
+            self._election,
+            Replicas(settings, machine_factory, observer, self._runtime),
+            observer,
+            on_topic_failure,
+            self._runtime,
+            self._events,
+        )
+        self._deaths = Deaths(
+            self.scene, self.posts, self._election, self._membership, observer, settings.claim_step_s
+        )
+        self._hand_overs = HandOvers(self.scene, self.posts, observer, settings.give_back_after_s)
         self.error: PartitionsError | None = None
         self.started = self._runtime.signal()
         self._stopping = self._runtime.signal()
-        self._stop_by = 0.0
+        self._stop_by = self._hand_over_by = 0.0
         self._thread: Task | None = None
-        self._session = 0
-        """The session that this node is registered in, 0 while it isn't."""
         self._nodes_dirty = True
-        self._started_at = self._tended_at = 0.0
+        self._tended_at = 0.0
         self._register_at = 0.0
         self._leaderless = -1
 
     # -- for other threads
-    # ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin; `started` is set once the node belongs to the cluster, or `error` says why it doesn't."""
         self._thread = self._runtime.spawn("relevo-supervisor", self._run)
 
     def stop(self, deadline_s: float) -> bool:
-        """End all terms and leave the cluster; False where something still hangs after ``deadline_s``."""
-        self._stop_by = self._now() + deadline_s
+        """Hand over, end all terms and leave; False where something still hangs after ``deadline_s``."""
+        now = self._now()
+        self._stop_by = now + deadline_s
+        self._hand_over_by = now + deadline_s * HAND_OVER_SHARE
         self._stopping.set()
-        for post in self.posts:
-            leadership = post.leadership
-            if leadership is not None:
-                leadership.end(Ending.STOPPED, "the host stops")
         self._events.put(None)
         if self._thread is None:
             return True
+        self._thread.join(deadline_s * END_SHARE)
+        self._end_terms()  # though the supervisor may wait for ZooKeeper
         self._thread.join(max(0.0, self._stop_by - self._now()))
         return not self._thread.is_alive()
 
     # -- the thread
-    # -------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
@@ -117,23 +138,27 @@ class Supervisor:
             log.exception("joining the cluster failed")
             self.error = PartitionsError(f"joining the cluster failed: {type(error).__name__}: {error}")
         else:
-            self._started_at = self._now()
+            self.scene.started_at = self._now()
             self.started.set()
-            while not self._stopping.is_set():
+            while not (self._stopping.is_set() and self._handed_over()):
                 self._take_events()
                 try:
                     self._tend()
                 except ZooKeeperUnavailable as problem:
                     self._observer.fault(None, "zookeeper", str(problem))
+                    self._runtime.sleep(RETRY_S)
                 except Exception as error:
                     # It acts on what it finds, so looking again is safe, and better than a node without it.
                     log.exception("the supervisor failed; it looks again")
                     self._observer.fault(None, "supervisor", f"{type(error).__name__}: {error}")
-                    self._stopping.wait(TICK_S)
+                    self._runtime.sleep(TICK_S)
         self._leave()
         self.started.set()
 
     def _join_cluster(self) -> None:
+        if self._pulse is not None:
+            self._pulse.start()
+            self._membership.set_pulse(self._pulse.address)
         self._zookeeper.start()
         self._wait_for_zookeeper()
         while not self._stopping.is_set():
@@ -158,21 +183,24 @@ class Supervisor:
     def _register(self) -> None:
         session = self._zookeeper.session
         self._membership.register(self._stopping.is_set)
-        self._session = session if session == self._zookeeper.session else 0
+        self.scene.session = session if session == self._zookeeper.session else 0
 
     def _take_events(self) -> None:
         """Wait for the next event or the next thing due, then take in all that have arrived."""
         now = self._now()
-        due = min((post.claim_at for post in self.posts if post.claim_at is not None), default=now + TICK_S)
+        due = [post.claim_at for post in self.posts if post.claim_at is not None]
+        wait_s = min([TICK_S, *(at - now for at in (*due, *self._deaths.due()))])
+        if not self._zookeeper.connected or self._zookeeper.session != self.scene.session:
+            wait_s = TICK_S  # nothing can be done about what is due
         try:
-            event = self._events.get(max(0.0, min(TICK_S, due - now)))
+            event = self._events.get(max(0.0, wait_s))
             while True:
                 self._take(event)
                 event = self._events.get(0.0)
         except queue.Empty:
             pass
 
-    def _take(self, event: StateChanged | Touched | Finished | None) -> None:
+    def _take(self, event: Event | None) -> None:
         if isinstance(event, Touched):
             number = self._election.partition_of(event.path)
             if number is None:
@@ -180,7 +208,12 @@ class Supervisor:
             elif number < len(self.posts):
                 self.posts[number].dirty = True
         elif isinstance(event, Finished):
-            self._finish(event)
+            self.steward.finish(self.posts[event.partition], event)
+        elif isinstance(event, Standing):
+            self.steward.standing(self.posts[event.standby.partition], event)
+        elif isinstance(event, Died):
+            self._observer.note("node_died", node=event.node, incarnation=event.incarnation)
+            self._deaths.heard(event)
         elif isinstance(event, StateChanged):
             self._observer.note("zookeeper_state", state=event.state)
             self._nodes_dirty = True
@@ -188,24 +221,46 @@ class Supervisor:
                 post.dirty = True
 
     def _tend(self) -> None:
-        """Do what is due."""
+        """Do what is due, the most urgent first."""
         now = self._now()
         self._watch_over(now)
+        if self._stopping.is_set():
+            self._stop_taking_on()
         if not self._zookeeper.connected:
             return
-        if self._zookeeper.session != self._session:
+        if self._zookeeper.session != self.scene.session:
             self._enter_session(now)
-            if not self._session:
+            if not self.scene.session:
                 return
+        self._deaths.act(now, self.steward.freed)
+        for post in self.posts:
+            self.steward.claim_if_due(post)
         if self._nodes_dirty:
-            self.nodes = tuple(self._membership.nodes())
-            self._nodes_dirty = False
+            self._look_at_nodes()
         for post in self.posts:
             if post.dirty or now - post.looked_at > self._settings.reconcile_s:
-                self._look(post)
-            if post.claim_at is not None and post.claim_at <= self._now():
-                self._claim(post)
+                self.steward.look(post)
+            self.steward.claim_if_due(post)
+        if not self.scene.leaving:
+            self._hand_overs.tend(self._now())
         self._count_leaderless()
+
+    def _look_at_nodes(self) -> None:
+        nodes = tuple(self._membership.nodes())
+        self._nodes_dirty = False
+        changed = nodes != self.scene.nodes
+        self.scene.nodes = nodes
+        me = (self._settings.node, self._settings.incarnation)
+        if not any((node.node, node.incarnation) == me for node in nodes):
+            # Taken for dead, wrongly, by somebody who deleted it.
+            self._observer.fault(None, "unregistered", "this node's registration is gone; registering again")
+            self._nodes_dirty = True
+            self._register()
+        if changed:
+            for post in self.posts:
+                post.dirty = True
+        if self._pulse is not None:
+            self._pulse.watch(Peer(node.node, node.incarnation, node.pulse) for node in nodes)
 
     def _enter_session(self, now: float) -> None:
         """The session that our znodes stood in is over: what they stood for is, too."""
@@ -214,7 +269,8 @@ class Supervisor:
                 post.leadership.end(Ending.LOST, "ZooKeeper ended the session")
             post.claim_at = None
             post.dirty = True
-        self._session = 0
+        self.scene.session = 0
+        self._nodes_dirty = True
         if now < self._register_at:
             return
         try:
@@ -228,139 +284,44 @@ class Supervisor:
             self._tended_at = now
             for post in self.posts:
                 post.io.tend()
+                standby = post.standby
+                self._observer.standby_lag(post.partition, None if standby is None else standby.lag)
         for post in self.posts:
             leadership = post.leadership
             call = leadership.overdue() if leadership is not None else None
             if leadership is not None and call is not None:
-                self._abandon(post, leadership, f"Kafka's {call} didn't return")
+                self.steward.abandon(post, leadership, f"Kafka's {call} didn't return")
 
-    # -- one partition
-    # ----------------------------------------------------------------------------------------------
+    # -- the end
 
-    def _look(self, post: Post) -> None:
-        """Compare what ZooKeeper shows with what this node does, and act on the difference."""
-        now = self._now()
-        sight = self._election.look(post.partition)
-        post.saw(sight, now)
-        if post.leadership is not None:
-            if post.claim is None or not post.claim.is_shown_by(sight):
-                post.leadership.end(Ending.LOST, "ZooKeeper shows another claim, or none")
-            return
-        leader = sight.leader
-        ready = now >= post.blocked_until and self._settings.eligible(post.partition)
-        if leader is not None and self._election.is_own(leader) and leader.session == self._session:
-            if ready and leader.token == post.token:
-                self._begin(post, self._election.adopt(post.partition, leader))
-            else:
-                self._observer.fault(post.partition, "leftover", "removed a claim of an earlier term")
-                self._election.remove(post.partition, leader)
+    def _stop_taking_on(self) -> None:
+        """Be nobody's candidate any more, from now on."""
+        if not self.scene.leaving:
+            self.scene.leaving = True
+            for post in self.posts:
                 post.dirty = True
-            return
-        self._set_candidacy(post, ready, self._settings.node in sight.candidates)
-        rivals = [
-            name for name in sight.candidates if name != post.previous_leader or name == self._settings.node
-        ]
-        place = rank(post.partition, self._settings.node, {*rivals, self._settings.node})
-        if not ready or leader is not None:
-            post.claim_at = None
-        else:
-            post.claim_at = self._claim_base(post, now) + place * self._settings.claim_step_s
-        others = [name for name in rivals if leader is None or name != leader.node]
-        first = ready and rank(post.partition, self._settings.node, others) == 0
-        post.io.keep_warm(WARM_STANDBY if first else 0)
+                post.claim_at = None
 
-    def _claim_base(self, post: Post, now: float) -> float:
-        """When the candidate ranked first may claim; about the same moment on every node.
-
-        While nodes start together that is some time after the last of them turned up: otherwise the first one
-        up would lead everything. A node that has been up for long doesn't wait for newcomers.
-        """
-        free_since = post.free_since if post.free_since is not None else now
-        settle_s = self._settings.settle_s
-        settled = max(self._started_at, min(post.joined_at, self._started_at + 4 * settle_s)) + settle_s
-        return max(free_since, settled)
-
-    def _set_candidacy(self, post: Post, ready: bool, listed: bool) -> None:
-        if ready:
-            if not listed:
-                self._election.enroll(post.partition)
-            post.roles.to(Role.STANDBY)
-        else:
-            if listed:
-                self._election.withdraw(post.partition)
-            if post.roles.role is Role.STANDBY:
-                post.roles.to(Role.OUT)
-
-    def _claim(self, post: Post) -> None:
-        post.claim_at = None
-        post.dirty = True  # whatever comes of it, look again
-        post.token = self._runtime.token()
-        claim = self._election.claim(post.partition, post.token)
-        if claim is not None:
-            self._begin(post, claim)
-
-    def _begin(self, post: Post, claim: Claim) -> None:
-        if post.free_since is not None:
-            self._observer.takeover_step(post.partition, "claim", self._now() - post.free_since)
-        leadership = Leadership(
-            post.partition,
-            who=self._who,
-            seat=claim,
-            io=post.io,
-            machine_factory=self._make_machine,
-            roles=post.roles,
-            observer=self._observer,
-            on_topic_failure=self._on_topic_failure,
-            settings=self._settings.term,
-            runtime=self._runtime,
-            checkpoint=self._settings.checkpoint,
-        )
-
-        def run() -> None:
-            self._events.put(Finished(post.partition, leadership, leadership.run()))
-
-        post.claim = claim
-        post.claim_at = None
-        post.leadership = leadership
-        if self._stopping.is_set():
-            leadership.end(Ending.STOPPED, "the host stops")
-        post.thread = self._runtime.spawn(f"relevo-partition-{post.partition}", run)
-
-    def _finish(self, event: Finished) -> None:
-        post = self.posts[event.partition]
-        if post.leadership is not event.leadership:
-            return  # given up before; nobody waits for it any more
-        self._dismiss(post, event.over)
-
-    def _abandon(self, post: Post, leadership: Leadership, detail: str) -> None:
-        leadership.abandon(detail)
-        post.roles.to(Role.ENDING, detail)
-        self._dismiss(post, TermOver(Ending.ABANDONED, detail))
-
-    def _dismiss(self, post: Post, over: TermOver) -> None:
-        """The term is over: back to standby, or out for a while. Its znode goes as soon as it can."""
-        claim = post.claim
-        if over.ending is not Ending.STOPPED:
-            self._observer.fault(post.partition, f"term_{over.ending.lower()}", over.detail)
+    def _handed_over(self) -> bool:
+        """Whether nothing is left to hand over, or no time."""
         now = self._now()
-        post.ended(over, now)
-        if self._stopping.is_set():
-            post.roles.to(Role.STOPPED)
-        elif over.ending is Ending.LOG_DAMAGED:
-            post.roles.to(Role.DAMAGED, over.detail)
-        else:
-            post.roles.to(Role.OUT if now < post.blocked_until else Role.STANDBY, over.detail)
-        if claim is not None and self._zookeeper.connected:
-            try:
-                self._election.remove(post.partition, claim.record)
-            except ZooKeeperUnavailable as problem:
-                self._observer.fault(None, "zookeeper", str(problem))
+        if now >= self._hand_over_by or not self._zookeeper.connected or not self.scene.session:
+            return True
+        return self.scene.leaving and self._hand_overs.leave(now)
+
+    def _end_terms(self) -> None:
+        for post in self.posts:
+            leadership = post.leadership
+            if leadership is not None:
+                leadership.end(Ending.STOPPED, "the host stops")
 
     def _leave(self) -> None:
         """End what runs within the deadline, then the session: that takes all znodes with it."""
+        self.scene.leaving = True
+        self._end_terms()
         for post in self.posts:
-            if post.leadership is not None:
-                post.leadership.end(Ending.STOPPED, "the host stops")
+            if post.standby is not None:
+                post.standby.stop()
         for post in self.posts:
             thread = post.thread
             if thread is not None:
@@ -368,15 +329,18 @@ class Supervisor:
                 # fence.
                 thread.join(max(0.0, (self._stop_by - self._now()) * 0.7))
                 if thread.is_alive() and post.leadership is not None:
-                    self._abandon(post, post.leadership, "didn't end before the host's deadline")
+                    self.steward.abandon(post, post.leadership, "didn't end before the host's deadline")
         self._take_events()
         for post in self.posts:
+            if post.standby is not None:
+                post.standby.await_end(max(0.0, min(1.0, (self._stop_by - self._now()) * 0.3)))
             post.roles.to(Role.STOPPED)
             post.io.keep_warm(0)
         self._zookeeper.close(max(0.5, (self._stop_by - self._now()) * 0.8))
+        if self._pulse is not None:
+            self._pulse.stop()
 
     # -- small parts
-    # ------------------------------------------------------------------------------------------------
 
     def _count_leaderless(self) -> None:
         count = sum(1 for post in self.posts if post.sight is not None and post.sight.leader is None)

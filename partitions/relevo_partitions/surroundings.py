@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from relevo_partitions.kafka import Connection
 from relevo_partitions.partition_io import KafkaPartition
 from relevo_partitions.ports import Coordinator, PartitionIO
+from relevo_partitions.pulse import Peer, Pulse
 from relevo_partitions.runtime import THREADS, Runtime
 from relevo_partitions.settings import HostSettings
 from relevo_partitions.zookeeper import ZooKeeper
+
+
+class PulsePort(Protocol):
+    """Notices the death of other nodes' processes at once; see `relevo_partitions.pulse.Pulse`."""
+
+    @property
+    def address(self) -> str:
+        """``host:port`` that others reach this node's pulse at, once started."""
+
+    def start(self) -> None:
+        """Listen.
+
+        Raises:
+            PulseUnavailable: The address can't be listened on.
+        """
+
+    def watch(self, peers: Iterable[Peer]) -> None:
+        """Watch these and no others; returns at once."""
+
+    def stop(self) -> None:
+        """Close everything, which others may take for this process's death."""
 
 
 class Surroundings(Protocol):
@@ -30,6 +52,14 @@ class Surroundings(Protocol):
 
     def partition(self, number: int) -> PartitionIO:
         """Access to one partition's topics."""
+
+    def pulse(self, on_death: Callable[[str, str], None]) -> PulsePort | None:
+        """The pulse, not started; None where this node is to have none.
+
+        Args:
+            on_death: Told node and incarnation of a process proven dead, on a thread of the pulse; only
+                enqueues.
+        """
 
 
 class RealSurroundings:
@@ -55,4 +85,20 @@ class RealSurroundings:
     def partition(self, number: int) -> PartitionIO:
         """See `Surroundings.partition`."""
         settings = self._settings
-        return KafkaPartition(self._connection, settings.cluster, number, settings.checkpoint)
+        return KafkaPartition(
+            self._connection, settings.cluster, number, settings.checkpoint, node=settings.node
+        )
+
+    def pulse(self, on_death: Callable[[str, str], None]) -> PulsePort | None:
+        """See `Surroundings.pulse`."""
+        settings = self._settings
+        if not settings.pulse:
+            return None
+        return Pulse(
+            settings.node,
+            settings.incarnation,
+            host=settings.pulse_host,
+            port=settings.pulse_port,
+            advertise=settings.pulse_advertise,
+            on_death=on_death,
+        )

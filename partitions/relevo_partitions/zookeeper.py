@@ -23,6 +23,9 @@ from relevo_partitions.ports import Znode
 log: Final = logging.getLogger(__name__)
 
 CALL_TIMEOUT_S: Final = 2.0
+FIRST_WORD_S: Final = 0.5
+"""After so long without an answer to a new connection the next attempt is made. Doubles each time."""
+FIRST_WORD_MAX_S: Final = 10.0
 
 
 class ZooKeeper:
@@ -47,8 +50,9 @@ class ZooKeeper:
         self._on_watch = on_watch
         self._fork = ForkGuard("a ZooKeeper client")
         self._handler = _MarkedThreads()
-        # Several tries within a session: who comes back too late finds its session, and its claims, gone.
-        longest = min(2.0, session_timeout_s / 6)
+        # Several tries within a session: who comes back too late finds its session, and its claims, gone. And
+        # whoever died meanwhile is to be replaced within a second after ZooKeeper is back.
+        longest = min(0.3, session_timeout_s / 6)
         retry = KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=longest, max_jitter=0.4)
         self._client: Any = KazooClient(
             hosts=hosts,
@@ -212,11 +216,33 @@ def _safely(callback: Callable[[str], None], argument: str) -> None:
 
 
 class _MarkedThreads(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's usual threads, which know that they are kazoo's."""
+    """kazoo's usual threads, which know that they are kazoo's, and don't wait long for a server's first word.
+
+    A server that has just been started may accept a connection and never answer on it. kazoo waits for as
+    long as a session lasts, so the session is over by the time of its next attempt.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._mark = threading.local()
+        self._unanswered: Any = None
+        self._first_word_s = FIRST_WORD_S
+
+    def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+        if self._unanswered is not None:  # a server that is only slow gets longer and longer
+            self._first_word_s = min(self._first_word_s * 2, FIRST_WORD_MAX_S)
+        connection = super().create_connection(*args, **kwargs)
+        self._unanswered = connection
+        return connection
+
+    def select(self, *args: Any, **kwargs: Any) -> Any:
+        waits_for, timeout = (args[0], args[3]) if len(args) == 4 else ([], None)
+        if self._unanswered is None or timeout is None or waits_for != [self._unanswered]:
+            return super().select(*args, **kwargs)
+        found = super().select(*args[:3], min(timeout, self._first_word_s))
+        if found[0]:
+            self._unanswered, self._first_word_s = None, FIRST_WORD_S
+        return found
 
     def spawn(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         def marked() -> None:

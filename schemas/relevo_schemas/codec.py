@@ -239,7 +239,12 @@ class _Kind:
         stream.seek(HEADER_LENGTH)
         datum = _read(stream, written, self.schema)
         _check_end(stream, value)
-        return self.make(datum, job_spec(**datum.pop("job"))) if self.carries_job else self.make(datum)
+        jobs = (job_spec(**datum.pop("job")),) if self.carries_job else ()
+        # What the earlier version lacked comes last from fastavro, wherever it stands in the schema.
+        if self.item is not None:
+            names = self.item.FIELDS
+            datum["jobs"] = [{name: ref[name] for name in names} for ref in datum["jobs"]]
+        return self.make({name: datum[name] for name in self.names}, *jobs)
 
 
 def _check_end(stream: io.BytesIO, value: bytes) -> None:
@@ -328,7 +333,10 @@ class Codec:
 
     def kind_of(self, value: bytes | None) -> type[Record] | None:
         """The class of the record in ``value`` by its fingerprint alone; None where it has none of ours."""
-        kind = self._by_prefix.get(value[:HEADER_LENGTH]) if value else None
+        prefix = value[:HEADER_LENGTH] if value else b""
+        kind = self._by_prefix.get(prefix)
+        if kind is None and prefix in self._retired:
+            _, kind = self._retired[prefix]
         return kind.cls if kind is not None else None
 
 

@@ -19,6 +19,7 @@ class Activation(Record):
     at: int
     attempt: int
     retries: int
+    expiries: int
     job: JobSpec
 
 

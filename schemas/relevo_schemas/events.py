@@ -103,7 +103,7 @@ class JobErrored(Event):
 
 @record
 class JobTimedOut(Event):
-    """An attempt's lease ran out without a sign of life, or nobody took it up for very long."""
+    """An attempt fell silent, or nobody took it up for very long."""
 
     seq: int
     epoch: int

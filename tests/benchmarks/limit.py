@@ -30,7 +30,7 @@ def records() -> dict[str, bytes]:
         "create": encode(CreateJob(spec)),
         "created": encode(JobCreated(100_000, 1, _NOW, 100_000, spec)),
         "activated": encode(JobActivated(100_000, 1, _NOW, 100_000, spec.key, 1, 0)),
-        "activation": encode(Activation(0, 1, _NOW, 1, 3, spec)),
+        "activation": encode(Activation(0, 1, _NOW, 1, 3, 0, spec)),
         "complete": encode(CompleteJob(spec.key, 1, b"null")),
         "completed": encode(JobCompleted(100_000, 1, _NOW, 100_000, spec.key, 1, b"null")),
     }

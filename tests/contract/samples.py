@@ -58,6 +58,11 @@ SAMPLES: dict[str, Record] = {
     "CommandRejected": ev.CommandRejected(
         *HEAD, KEY, "CompleteJob", "STALE_ATTEMPT", "attempt 4", "attempt 3"
     ),
-    "Activation": delivery.Activation(3, 12, 1_700_000_000_123, 3, 5, JOB),
+    "Activation": delivery.Activation(3, 12, 1_700_000_000_123, 3, 5, 2, JOB),
     "Barrier": delivery.Barrier("node-1", "0190aa", "c0ffee"),
 }
+
+EARLIER: dict[str, Record] = {
+    "Activation without expiries": delivery.Activation(3, 12, 1_700_000_000_123, 3, 5, 0, JOB),
+}
+"""What records of retired schemas are read as."""

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from relevo_schemas import codec as codec_module
 from relevo_schemas import commands as cmd
 from relevo_schemas import events as ev
 from relevo_schemas.codec import (
@@ -100,8 +101,8 @@ def test_the_bytes_of_a_job_are_copied() -> None:
     """Encoding it anew at every hand-over costs a leader 40 % of its rate."""
     for value in (encode(cmd.CreateJob(JOB)), encode(ev.JobCreated(1, 1, 1, 1, JOB))):
         assert value.endswith(JOB.body)
-    activation = Activation(3, 4, 5, 6, 7, JOB)
-    assert default_codec().encode_carrying(Activation, (3, 4, 5, 6, 7), JOB.body) == encode(activation)
+    activation = Activation(3, 4, 5, 6, 7, 8, JOB)
+    assert default_codec().encode_carrying(Activation, (3, 4, 5, 6, 7, 8), JOB.body) == encode(activation)
 
 
 def test_maps_and_arrays_may_come_in_blocks_with_their_size() -> None:
@@ -248,7 +249,7 @@ def test_a_record_that_is_too_long_is_an_error_when_written() -> None:
         encode(cmd.CompleteJob("k", 1, bytes(1_000_000)))
     assert caught.value.fault is RecordFault.OVERSIZED
     with pytest.raises(RecordError, match="Activation has"):
-        default_codec().encode_carrying(Activation, (1, 1, 1, 1, 1), bytes(1_000_000))
+        default_codec().encode_carrying(Activation, (1, 1, 1, 1, 1, 1), bytes(1_000_000))
 
 
 def test_json_is_written_plainly() -> None:
@@ -290,6 +291,30 @@ def test_nested_records_of_an_earlier_version_are_read_too(name: str) -> None:
     record = codec.decode(value)
     assert record == SAMPLES[name]
     assert codec.encode(record) == encode(SAMPLES[name]), "and is written as a current one"
+
+
+@pytest.mark.parametrize("name", ["Activation"])
+def test_a_field_that_an_earlier_version_lacked_has_its_default(name: str) -> None:
+    """Wherever it stands among the others, each must get its own value."""
+    old = earlier(name, without="expiries")
+    sample = {**plain(SAMPLES[name]), "expiries": 0}
+    datum = {"shard": 4, **sample}
+    del datum["expiries"]
+    record = Codec(record_classes(), retired=[old]).decode(by_fastavro(old, datum))
+    assert plain(record) == sample
+
+
+def test_a_lacking_field_in_the_middle_moves_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fastavro gives defaults last, and values handed on in that order would all be one place off."""
+    current = load_current("FailJob")
+    fields = [dict(field, default=7) if field["name"] == "attempt" else field for field in current["fields"]]
+    defaulting: Any = fastavro.parse_schema({"type": "record", "name": "relevo.FailJob", "fields": fields})
+    monkeypatch.setattr(codec_module, "load_current", lambda name: defaulting)
+    old = earlier("FailJob", without="attempt")
+    datum = {"shard": 4, **plain(SAMPLES["FailJob"])}
+    del datum["attempt"]
+    record = Codec([cmd.FailJob], retired=[old]).decode(by_fastavro(old, datum))
+    assert record == cmd.FailJob(KEY, 7, "connection refused", 1_500, True)
 
 
 def test_a_damaged_record_of_an_earlier_version_is_damaged() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -335,6 +336,20 @@ def test_a_server_that_does_not_answer_is_an_error_within_bounds(site: Site) -> 
     proxy.cut()
     with pytest.raises(ZooKeeperUnavailable):
         client.get("/")
+
+
+def test_a_server_that_accepts_and_says_nothing_is_asked_again_soon(site: Site) -> None:
+    """One that is just starting may do so: whoever waits as long as a session lasts has lost it by then."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        hosts = f"127.0.0.1:{silent.getsockname()[1]}"
+        client = ZooKeeper(hosts, 60.0, lambda _: None, lambda _: None)
+        site.stack.callback(client.close, 1)
+        client.start()
+        accepted, _ = silent.accept()
+        silent.settimeout(20)
+        again, _ = silent.accept()  # sixty seconds later otherwise
+        accepted.close()
+        again.close()
 
 
 @pytest.mark.parametrize("fault", ["cut", "refuse"])

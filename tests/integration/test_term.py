@@ -12,6 +12,7 @@ from itertools import pairwise
 import pytest
 from confluent_kafka import Producer, TopicPartition
 
+from relevo.testing.proxy import TcpProxy
 from relevo_partitions.errors import (
     ConfigMismatch,
     NodeIdTaken,
@@ -24,7 +25,6 @@ from relevo_partitions.zookeeper import ZooKeeper
 from tests.support.brokers import Brokers
 from tests.support.counter_cluster import SESSION_TIMEOUT_S, CounterCluster, counter_cluster, threads_named
 from tests.support.counter_machine import CounterMachine
-from tests.support.proxy import TcpProxy
 from tests.support.waiting import wait_until
 
 
@@ -323,7 +323,7 @@ def test_a_host_without_zookeeper_says_so(cluster: CounterCluster) -> None:
 def test_a_host_without_kafka_says_so_and_goes_on_when_it_comes(cluster: CounterCluster) -> None:
     cluster.host("n1", kafka="127.0.0.1:9")
     wait_until(
-        lambda: "term_kafka_unavailable" in cluster.diaries["n1"].kinds(), "the term ended", timeout_s=40
+        lambda: "standby_kafka_unavailable" in cluster.diaries["n1"].kinds(), "it can't follow", timeout_s=40
     )
     fault = cluster.hosts["n1"].views()[0].fault
     assert fault is not None

@@ -15,7 +15,7 @@ def test_zookeeper_away_for_everybody_stops_takeovers_not_work(own_brokers: Star
     brokers = own_brokers()
     with counter_cluster(brokers, "away", partitions=2) as cluster:
         for node in ("n1", "n2"):
-            cluster.host(node)
+            cluster.host(node, give_back_after_s=1_000.0)  # nothing else moves a partition either
         leaders = {partition: cluster.wait_leader(partition=partition) for partition in (0, 1)}
         terms = {partition: cluster.check_log(partition).epoch for partition in (0, 1)}
         brokers.zookeeper_servers[0].kill()

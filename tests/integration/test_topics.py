@@ -39,7 +39,7 @@ def test_topics_are_made_once_and_found_good(brokers: Brokers, cluster_name: str
     made = topics("init", brokers, cluster_name, "--allow-unsafe-topics", "--type", "mail")
     assert made.code == 0, made
     assert [line.split()[1].removeprefix(cluster_name) for line in made.out.splitlines()] == [
-        ".commands", ".log", ".activations.mail",
+        ".commands", ".log", ".snapshots", ".activations.mail",
     ]  # fmt: skip
     again = topics("init", brokers, cluster_name, "--allow-unsafe-topics", "--type", "mail")
     assert (again.code, again.out) == (0, "nothing to do: all topics are there\n")
@@ -59,6 +59,7 @@ def test_topics_that_are_made_have_the_settings_they_must(brokers: Brokers, clus
     assert (log.partitions, mail.partitions) == (2, 2)
     assert (log.config["retention.ms"], mail.config["retention.ms"]) == ("-1", "604800000")
     assert log.config["cleanup.policy"] == "delete"
+    assert found[f"{cluster_name}.snapshots"].config["cleanup.policy"] == "compact"
     assert log.config["unclean.leader.election.enable"] == "false"
     assert client.slots() == {"mail": 2}
 

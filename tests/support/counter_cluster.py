@@ -17,6 +17,7 @@ from relevo_partitions.barrier import is_barrier
 from relevo_partitions.errors import NotLeader
 from relevo_partitions.host import PartitionHost
 from relevo_partitions.observer import Observer
+from relevo_partitions.pulse_contact import State
 from relevo_partitions.roles import Role
 from relevo_partitions.settings import HostSettings
 from relevo_partitions.statemachine import Incoming
@@ -33,6 +34,7 @@ class Diary(Observer):
         self.roles: list[tuple[float, int, str, str]] = []
         self.faults: list[tuple[int | None, str, str]] = []
         self.steps: list[tuple[int, str, float]] = []
+        self.handed: list[tuple[int, str, str | None]] = []
         self.leaderless_now: int | None = None
 
     def role_changed(self, partition: int, before: str, after: str, reason: str) -> None:
@@ -46,6 +48,9 @@ class Diary(Observer):
 
     def leaderless(self, partitions: int) -> None:
         self.leaderless_now = partitions
+
+    def handed_over(self, partition: int, reason: str, to: str | None, seconds: float) -> None:
+        self.handed.append((partition, reason, to))
 
     def kinds(self) -> set[str]:
         return {kind for _, kind, _ in self.faults}
@@ -118,6 +123,34 @@ class CounterCluster:
         self._producer.produce(self.topic("commands"), json.dumps(command).encode(), partition=partition)
         if self._producer.flush(30):
             raise AssertionError("a command wasn't acknowledged")
+
+    def send_many(self, count: int, partition: int = 0) -> None:
+        """Commands that add 1 each, faster than one at a time."""
+        for number in range(count):
+            command = json.dumps({"id": f"many-{number}", "add": 1}).encode()
+            self._producer.produce(self.topic("commands"), command, partition=partition)
+            self._producer.poll(0)
+        if self._producer.flush(30):
+            raise AssertionError("a command wasn't acknowledged")
+
+    def wait_applied(self, node: str, records: int, partition: int = 0) -> None:
+        """The standby of ``node`` has applied so many records."""
+
+        def applied() -> bool:
+            standby = self.hosts[node]._supervisor.posts[partition].standby
+            return standby is not None and standby.applied >= records
+
+        wait_until(applied, f"{node} has applied {records} records")
+
+    def wait_pulse(self, node: str, of: str) -> None:
+        """``node`` holds a connection to the pulse of ``of``: only then can it notice its death."""
+
+        def held() -> bool:
+            pulse: Any = self.hosts[node]._supervisor._pulse
+            contacts = dict(pulse._watch._contacts)
+            return any(peer.node == of and contact.state is State.HELD for peer, contact in contacts.items())
+
+        wait_until(held, f"{node} feels the pulse of {of}")
 
     def role(self, node: str, partition: int = 0) -> str:
         return self.hosts[node].views()[partition].role

@@ -10,9 +10,49 @@ from __future__ import annotations
 import heapq
 import json
 from collections.abc import Callable, Iterable, Sequence
+from hashlib import blake2b
 from typing import Any
 
-from relevo_partitions.statemachine import Incoming, LogDamaged, Term, Write
+from relevo_partitions.statemachine import (
+    Incoming,
+    LogDamaged,
+    SnapshotFacts,
+    SnapshotUnfit,
+    Term,
+    Write,
+)
+
+
+class FrozenCounter:
+    """A copy as lines of JSON: the numbers, then the ids, some in each piece, then a hash of all of it."""
+
+    def __init__(self, machine: CounterMachine) -> None:
+        self.seq, self.epoch, self.position = machine.seq, machine.epoch, machine.position
+        self.count = machine.count
+        self._hash = machine.state_hash()
+        self._numbers = [machine.numbers()]
+        self._ids = sorted(machine.seen)
+        self._over = False
+
+    def next(self, items_max: int) -> bytes | None:
+        if self._over:
+            return None
+        line: Any
+        if self._numbers:
+            line = self._numbers.pop()
+        elif self._ids:
+            line, self._ids = self._ids[:items_max], self._ids[items_max:]
+        else:
+            self._over, line = True, self._hash
+        return json.dumps(line).encode() + b"\n"
+
+    def state_hash(self) -> str:
+        if not self._over:
+            raise RuntimeError("the copy isn't complete")
+        return self._hash
+
+    def cancel(self) -> None:
+        self._over = True
 
 
 class CounterMachine:
@@ -29,6 +69,57 @@ class CounterMachine:
         self._log = f"{cluster}.log"
         self._blocked = blocked
         self._reminders: list[tuple[int, str]] = []
+        self._read_from: int | None = None
+
+    # -- snapshots
+    # ----------------------------------------------------------------------------------------------
+
+    @property
+    def last_seq(self) -> int:
+        return self.seq
+
+    @property
+    def count(self) -> int:
+        return len(self.seen)
+
+    def numbers(self) -> list[Any]:
+        where = [self.seq, self.position, self.epoch, self.last_at]
+        return [self.total, *where, sorted(self._reminders), self.count]
+
+    def state_hash(self) -> str:
+        state = json.dumps([self.numbers(), sorted(self.seen)])
+        return blake2b(state.encode(), digest_size=16).hexdigest()
+
+    def freeze(self) -> FrozenCounter:
+        return FrozenCounter(self)
+
+    def restore(self, pieces: Iterable[bytes]) -> None:
+        try:
+            numbers, *ids, expected = [json.loads(line) for line in b"".join(pieces).splitlines()]
+            self.total, self.seq, self.position, self.epoch, self.last_at, reminders, _ = numbers
+            self._reminders = [(due, name) for due, name in reminders]
+            self.seen = {name for some in ids for name in some}
+        except (ValueError, TypeError) as error:
+            raise SnapshotUnfit(f"not a whole copy of a counter: {error}") from error
+        if self.state_hash() != expected:
+            raise SnapshotUnfit(f"expected state hash {expected}, found {self.state_hash()}")
+        self.reread()
+
+    def examine(self, pieces: Iterable[bytes]) -> SnapshotFacts:
+        read = CounterMachine(self.partition, "")
+        read.restore(pieces)
+        return SnapshotFacts(read.seq, read.epoch, read.position, read.count, read.state_hash())
+
+    def reread(self) -> None:
+        self._read_from = 0
+
+    def _holds(self, seq: int) -> bool:
+        """Whether an event that is read again is one that the state holds."""
+        if self._read_from is None or seq > self.seq or (self._read_from and seq != self._read_from + 1):
+            self._read_from = None
+            return False
+        self._read_from = seq
+        return True
 
     # -- log
     # ----------------------------------------------------------------------------------------------------
@@ -42,6 +133,8 @@ class CounterMachine:
                 raise LogDamaged(
                     f"partition {self.partition}, offset {record.offset}: unreadable ({error})"
                 ) from None
+            if self._holds(seq):
+                continue
             rises = event["kind"] == "elected"
             if seq != self.seq + 1 or epoch != self.epoch + rises:
                 raise LogDamaged(

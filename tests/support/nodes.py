@@ -96,6 +96,11 @@ class NodeProcess:
         return "".join(self._lines["err"])
 
     @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._running.pid
+
+    @property
     def address(self) -> str:
         """Of its HTTP API, from the line that says it is ready."""
         return self.out.strip().rpartition("http://")[2]

@@ -39,6 +39,7 @@ class Orders:
         database: Where the SQL store is.
         die_for: Keys whose handler kills the process.
         seconds: How long each handler runs.
+        concurrency: How many run at once.
         options: librdkafka options.
     """
 
@@ -51,6 +52,7 @@ class Orders:
     database: str = ""
     die_for: list[str] = field(default_factory=list)
     seconds: float = 0.0
+    concurrency: int = 4
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -79,7 +81,7 @@ def main(orders: Orders) -> None:
         app.job(orders.type)(crash_matrix.handler_for(orders.store, places, orders.cluster, at))
         threading.Thread(target=_die_after_commit, args=(app, orders.die), daemon=True).start()
     else:
-        app.job(orders.type, concurrency=4)(_handler(orders))
+        app.job(orders.type, concurrency=orders.concurrency)(_handler(orders))
     app.run(drain=20)
 
 

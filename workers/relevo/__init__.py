@@ -32,8 +32,9 @@ from relevo.errors import (
     UsedAfterFork,
     VariablesError,
 )
-from relevo.events import JobEvent, JobEvents
+from relevo.events import JobEvents
 from relevo.job import Fail, Job, JobError
+from relevo.job_event import JobEvent, LogPosition, Skipped
 from relevo.requests import NewJob
 from relevo.results import CreateResult, JobHandle, JobResult
 from relevo.stats import WorkerStats
@@ -60,6 +61,7 @@ __all__ = [
     "JobResult",
     "JobWorker",
     "LogGap",
+    "LogPosition",
     "MemoryDedupStore",
     "MissingExtra",
     "NewJob",
@@ -73,6 +75,7 @@ __all__ = [
     "RelevoError",
     "ResultTimeout",
     "Retry",
+    "Skipped",
     "SqlDedupStore",
     "StoreUnavailable",
     "StoreUnsafe",

@@ -16,6 +16,7 @@ from relevo.environment import find_place
 from relevo.errors import ConfigurationError
 from relevo.execution import Handler
 from relevo.stats import WorkerStats, total
+from relevo.waiting import SUSPECT_AFTER
 from relevo.worker import BUFFER, DRAIN_S, STOP_S, Delivery, JobType, Workers
 
 _log: Final = logging.getLogger("relevo.worker")
@@ -117,6 +118,9 @@ class WorkerApp(_Runnable):
         dedup: Remembers what was done; None: `MemoryDedupStore`, which knows of this process only.
         drain: How long running handlers may finish when a partition goes to another worker, in seconds.
         watch: Follow the log for jobs that run long, to learn that they were cancelled or timed out.
+        suspect_after: A job of which so many attempts fell silent runs alone in this process: nothing else
+            is started until it has ended, so that if it kills the process, no other job is taken along. To
+            help, it must be less than the nodes' ``lease_expiries_max``. None: it runs beside others.
         **kafka_options: librdkafka's options, with underscores for dots or by ``**{"…": …}``.
     """
 
@@ -128,10 +132,11 @@ class WorkerApp(_Runnable):
         dedup: DedupStore | None = None,
         drain: float = DRAIN_S,
         watch: bool = True,
+        suspect_after: int | None = SUSPECT_AFTER,
         **kafka_options: Any,
     ) -> None:
         place = find_place(bootstrap, cluster, kafka_options)
-        self._workers = Workers(*place, dedup, drain, watch)
+        self._workers = Workers(*place, dedup, drain, watch, suspect_after)
         self._stopping = threading.Event()
 
     def job(
@@ -202,6 +207,7 @@ class JobWorker(_Runnable):
         buffer: See `JobType`.
         drain: How long running handlers may finish when a partition goes to another worker, in seconds.
         watch: Follow the log for jobs that run long.
+        suspect_after: See `WorkerApp`.
     """
 
     def __init__(
@@ -219,9 +225,10 @@ class JobWorker(_Runnable):
         buffer: int = BUFFER,
         drain: float = DRAIN_S,
         watch: bool = True,
+        suspect_after: int | None = SUSPECT_AFTER,
     ) -> None:
         self._workers = Workers(
-            client.bootstrap, client.cluster, client.kafka_options, dedup_store, drain, watch
+            client.bootstrap, client.cluster, client.kafka_options, dedup_store, drain, watch, suspect_after
         )
         self._workers.add(
             JobType(

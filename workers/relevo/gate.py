@@ -3,6 +3,9 @@
 The steps of an activation, in this order: (1) still ours, and not running here already; (2) claimed in the
 dedup store; (3) reported as started, see `leases`; (4) run; (5) marked as done in the store; (6) completed,
 and the completion acknowledged by Kafka; (7) its offset finished.
+
+A job of which several attempts fell silent is a suspect: it may be what ends its workers. It is reported
+before it runs, as it may leave no time after that, and runs alone in its process, see `solitude`.
 """
 
 from __future__ import annotations
@@ -13,13 +16,14 @@ import queue
 import secrets
 import threading
 import time
-from collections import deque
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from confluent_kafka import KafkaError
 
+from relevo.arrivals import activations
 from relevo.claims import Claims
 from relevo.dedup.link import StoreLink, backoff_s
 from relevo.dedup.store import DedupStore
@@ -30,13 +34,13 @@ from relevo.inquiries import Inquiries
 from relevo.item import Item
 from relevo.offsets import Entry, OffsetTracker
 from relevo.outbox import Acknowledged, Outbox
-from relevo.outcomes import Completed, Errored, Failed
+from relevo.outcomes import COUNTED, Errored, Failed
 from relevo.schedule import Schedule
 from relevo.sender import Sender
+from relevo.solitude import Desk, Solitude
 from relevo.stats import WorkerStats
-from relevo_schemas.codec import decode
+from relevo.waiting import SUSPECT_AFTER, Waiting, note_suspect
 from relevo_schemas.delivery import Activation
-from relevo_schemas.errors import RecordError, RecordFault
 
 _log: Final = logging.getLogger("relevo.worker")
 
@@ -64,6 +68,8 @@ class Gate:
         stats: Counters.
         name: What to call the worker in logs.
         on_fault: Called when the worker can't go on; `fault` says why.
+        solitude: Where suspects of this process run alone; shared with its other job types.
+        suspect_after: So many silent attempts make a job a suspect; None: none is one.
     """
 
     def __init__(
@@ -80,15 +86,18 @@ class Gate:
         stats: WorkerStats,
         name: str,
         on_fault: Callable[[], None],
+        solitude: Solitude | None = None,
+        suspect_after: int | None = SUSPECT_AFTER,
     ) -> None:
         self._outbox = Outbox(commands, sender, self._hand_in)
         self._tracker = tracker
         link = StoreLink(store, name, stats) if store is not None else None
         self._at_most_once = store is None
-        self._waiting: deque[Item] = deque()
+        self._desk = Desk(solitude or Solitude(), lambda: self._inbox.put(lambda: None))
+        self._waiting = Waiting(self._desk, self._still_ours, suspect_after)
         self._later = Schedule()
         self._claims = Claims(
-            link, namespace, claim_s, self._outbox, self._later.put, self._waiting.appendleft, stats, ttl
+            link, namespace, claim_s, self._outbox, self._later.put, self._waiting.put_first, stats, ttl
         )
         self._concurrency = concurrency
         self._stats = stats
@@ -157,6 +166,7 @@ class Gate:
         except Exception as error:
             _log.exception("the worker for %s ended", self._name)
             self.fault = error
+        self._desk.close()
         if self.fault is not None:
             self._on_fault()
 
@@ -195,33 +205,22 @@ class Gate:
             return 0.0
         now = time.monotonic()
         due = self._later.next_at(now + IDLE_S)
-        if self._waiting and len(self.running) + len(self._asked) < self._concurrency:
+        if self._waiting and not self._desk.shut_out and self._free() > 0:
             due = min(due, max(now, self._claims.pause_until))
         return max(0.0, due - now)
 
+    def _free(self) -> int:
+        return self._concurrency - len(self.running) - len(self._asked)
+
     def _stop(self) -> None:
         self._stopping = True
+        self._desk.withdraw()
 
     # Arrivals
 
     def _arrived(self, arrivals: list[tuple[Entry, bytes]]) -> None:
-        for entry, value in arrivals:
-            try:
-                activation = decode(value)
-                if not isinstance(activation, Activation):
-                    raise RecordError(
-                        RecordFault.NOT_A_RECORD, f"a {type(activation).__name__} is no activation"
-                    )
-            except RecordError as error:
-                self._damaged(entry, error)
-            else:
-                self._take(entry, activation)
-
-    def _damaged(self, entry: Entry, error: RecordError) -> None:
-        where = f"{entry.ownership.topic} [{entry.ownership.partition}] at {entry.offset}"
-        _log.error("%s can't be read, skipped: %s: %s", where, error.fault, error)
-        self._stats.add("damaged")
-        self._tracker.finish([entry])
+        for entry, activation in activations(arrivals, self._tracker, self._stats):
+            self._take(entry, activation)
 
     def _take(self, entry: Entry, activation: Activation) -> None:
         known = self._by_key.get(activation.job.key)
@@ -234,7 +233,7 @@ class Gate:
                 )
                 self._ended.append(item)
             else:
-                self._waiting.append(item)
+                self._waiting.put(item)
             return
         if activation.attempt > known.attempt and isinstance(known.outcome, Failed | Errored):
             # The answer to our report: an attempt of its own, to be run when the report is through.
@@ -243,6 +242,7 @@ class Gate:
         self._stats.add("duplicates_suppressed")
         known.entries.append(entry)
         known.attempt = max(known.attempt, activation.attempt)
+        known.expiries = max(known.expiries, activation.expiries)
         if known.running:
             self._tracker.start([entry])
 
@@ -253,25 +253,23 @@ class Gate:
             if item in self._asked:
                 self._decided(item, True)
             elif item.outcome is None:
-                self._waiting.appendleft(item)
+                self._waiting.put_first(item)
             else:
                 self._ended.append(item)
 
     def _admit(self, now: float) -> None:
-        free = self._concurrency - len(self.running) - len(self._asked)
+        free = self._free()
         if free <= 0 or not self._waiting:
             return
         limit = self._claims.limit(min(free, CLAIM_BATCH_MAX))
-        batch: list[Item] = []
-        while self._waiting and len(batch) < limit:
-            item = self._waiting.popleft()
-            if self._still_ours(item):
-                batch.append(item)
-        if batch:
-            mine = self._claims.take(batch, now)
-            if self._inquiries is not None:
-                mine = self._ask_about_doubtful(self._inquiries, mine, now)
-            self._run_mine(mine, now)
+        batch = self._waiting.next(limit, self._claims, now)
+        if not batch:
+            return
+        mine = self._claims.take(batch, now)
+        self._desk.leave(set(batch).difference(mine))
+        if self._inquiries is not None:
+            mine = self._ask_about_doubtful(self._inquiries, mine, now)
+        self._run_mine(mine, now)
 
     def _still_ours(self, item: Item) -> bool:
         """Drop an item whose messages have all gone to another worker."""
@@ -285,8 +283,8 @@ class Gate:
         return False
 
     def _ask_about_doubtful(self, inquiries: Inquiries, mine: list[Item], now: float) -> list[Item]:
-        """Ask the engine about what may have been started before; returns the rest."""
-        doubtful = [item for item in mine if item.entries[0].doubtful]
+        """Ask the engine about what may have been started before, and about suspects; returns the rest."""
+        doubtful = [item for item in mine if item.entries[0].doubtful or self._waiting.is_suspect(item)]
         if not doubtful:
             return mine
         for item in doubtful:
@@ -307,9 +305,10 @@ class Gate:
         if may_run:
             self._run_mine([item], time.monotonic())
             return
+        self._desk.leave([item])
         if item.attempt != item.reported:
             # A later attempt came while we asked about this one.
-            self._waiting.appendleft(item)
+            self._waiting.put_first(item)
             return
         self._stats.add("stale_dropped")
         self._claims.give_back([item])
@@ -326,6 +325,8 @@ class Gate:
             # A claim may hold longer than a short lease.
             item.start(now, min(self._claims.seconds(item), item.lease_ms / 1_000) / 3)
             self.running[item.key] = item
+            if self._waiting.is_suspect(item):
+                note_suspect(item, self._stats)
             if len(item.entries) > 1:
                 self._tracker.start(item.entries[1:])
         if mine and self._runner is not None:
@@ -336,9 +337,10 @@ class Gate:
         """Revoked between claim and start: the next owner shall not wait for our claims."""
         dropped = [item for item, ours in zip(mine, allowed, strict=True) if not ours]
         self._claims.give_back(dropped)
+        self._desk.leave(dropped)
         for item in dropped:
             if self._still_ours(item):
-                self._waiting.appendleft(item)
+                self._waiting.put_first(item)
         return [item for item, ours in zip(mine, allowed, strict=True) if ours]
 
     # Ending
@@ -351,6 +353,7 @@ class Gate:
             if item.watch is not None:
                 item.watch.cancel()
                 item.watch = None
+        self._desk.leave(items)
         self._ended.extend(items)
 
     def _conclude(self, now: float) -> None:
@@ -362,24 +365,17 @@ class Gate:
 
     def _acknowledged(self, acked: Acknowledged) -> None:
         finished: list[Entry] = []
-        counts = {"done": 0, "failed": 0, "errored": 0}
+        counts: Counter[str] = Counter()
         for item, error in acked:
             if error is not None:
                 self._resend(item, error)
                 continue
-            match item.outcome:
-                case Completed():
-                    counts["done"] += 1
-                case Failed():
-                    counts["failed"] += 1
-                case _:
-                    counts["errored"] += 1
+            counts[COUNTED[type(item.outcome)]] += 1
             finished += item.entries
             self._forget(item)
         self._tracker.finish(finished)
         for name, count in counts.items():
-            if count:
-                self._stats.add(name, count)
+            self._stats.add(name, count)
 
     def _resend(self, item: Item, error: KafkaError) -> None:
         item.tries += 1
@@ -391,6 +387,8 @@ class Gate:
     def _superseded(self, item: Item, attempt: int) -> None:
         if item.attempt <= attempt:
             self._tracker.finish(item.entries)
+            # What it does from now on harms no attempt: nobody need wait for it.
+            self._desk.leave([item])
 
     def _forget(self, item: Item) -> None:
         if self._by_key.get(item.key) is item:

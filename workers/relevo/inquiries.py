@@ -1,7 +1,8 @@
 """Asks the engine before running what an earlier owner of the partition may have started.
 
 Most of what is read again after a crash or a rebalance is finished, or superseded by a later attempt: the
-engine knows. And a job that kills its worker is counted only if its start was reported before it ran.
+engine knows. And a job that kills its worker is counted only if its start was reported before it ran: the
+next worker's report of the same attempt ends that attempt, and the job comes back as another one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from relevo.item import Item
 from relevo.sender import Sender
 from relevo_schemas.codec import encode
 from relevo_schemas.commands import LeaseRef, StartJobs
-from relevo_schemas.events import CommandRejected
+from relevo_schemas.events import CommandRejected, JobTimedOut
 from relevo_schemas.records import Event
 
 BATCH_MAX: Final = 500
@@ -134,8 +135,7 @@ class _Inquiry:
         if interest is not None:
             interest.cancel()
         if item is not None:
-            refused = isinstance(event, CommandRejected) and event.reason in SUPERSEDED
-            self._answered(item, not refused)
+            self._answered(item, not _has_moved_on(event))
 
     def forget(self, key: str) -> None:
         """Wait no longer for this one's answer."""
@@ -144,6 +144,13 @@ class _Inquiry:
             interest = self._interests.pop(key, None)
         if interest is not None:
             interest.cancel()
+
+
+def _has_moved_on(event: Event) -> bool:
+    """Whether the engine's answer is that another attempt follows, or none."""
+    if isinstance(event, CommandRejected):
+        return event.reason in SUPERSEDED
+    return isinstance(event, JobTimedOut)
 
 
 class _Asked:

@@ -19,6 +19,7 @@ class Item:
     Attributes:
         key: The job's key.
         attempt: The highest attempt handed to us; commands speak of it.
+        expiries: Attempts that had fallen silent before that.
         partition: The job's partition.
         entries: The messages that are finished when this is: one, and those that handed over the same job
             again.
@@ -41,14 +42,15 @@ class Item:
     """
 
     __slots__ = (
-        "attempt", "behind", "claim", "claim_until", "due", "entries", "job", "key", "lease_ms", "outcome",
-        "partition", "renew_at", "reported", "running", "started_at", "task", "timed_out", "token", "tries",
-        "watch",
+        "attempt", "behind", "claim", "claim_until", "due", "entries", "expiries", "job", "key", "lease_ms",
+        "outcome", "partition", "renew_at", "reported", "running", "started_at", "task", "timed_out", "token",
+        "tries", "watch",
     )  # fmt: skip
 
     def __init__(self, entry: Entry, activation: Activation, token: str) -> None:
         self.key: str = activation.job.key
         self.attempt: int = activation.attempt
+        self.expiries: int = activation.expiries
         self.partition: int = activation.partition
         self.entries: list[Entry] = [entry]
         self.job = Job(activation)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 import orjson
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from relevo_schemas.delivery import Activation
 
 _UNREAD: Any = object()
+_HEADER_SAFE: Final = "!#$&'*+-./:=@^_`|~"
+"""What stands in a header's value as it is, besides letters and digits."""
 
 
 class JobError(Exception):
@@ -134,6 +137,15 @@ class Job:
     def idempotency_key(self) -> str:
         """The same for all attempts: give it to whoever performs the effect, who can tell repeats by it."""
         return f"workflow-{self.key}"
+
+    @property
+    def idempotency_headers(self) -> dict[str, str]:
+        """`idempotency_key` as the ``Idempotency-Key`` header of an HTTP request.
+
+        A key may hold what no header can: spaces, ``%``, quotes, commas and all beyond ASCII are
+        percent-encoded, so different keys stay different.
+        """
+        return {"Idempotency-Key": quote(self.idempotency_key, safe=_HEADER_SAFE)}
 
     @property
     def lost(self) -> bool:

@@ -54,6 +54,8 @@ Outcome: TypeAlias = Completed | Failed | Errored
 Ending: TypeAlias = Outcome | NotOurs
 
 NOTHING: Final = Completed(b"")
+COUNTED: Final[dict[type, str]] = {Completed: "done", Failed: "failed", Errored: "errored"}
+"""The counter of each outcome, among `relevo.stats.WorkerStats`."""
 
 
 def of_result(result: Any) -> Outcome:

@@ -13,6 +13,7 @@ class WorkerStats:
     Attributes:
         received: Activations read.
         started: Handlers started.
+        suspects: Handlers started alone, as several attempts of their jobs had fallen silent.
         done: Handlers that returned, with an acknowledged completion.
         failed: Attempts that failed, with an acknowledged report.
         errored: Jobs ended with a business error.
@@ -35,6 +36,7 @@ class WorkerStats:
 
     received: int = 0
     started: int = 0
+    suspects: int = 0
     done: int = 0
     failed: int = 0
     errored: int = 0

@@ -77,7 +77,8 @@ class LossWatch:
         if ending is not None:
             self._supersede(item, EVERY, f"the job is {ending.state} already")
         elif isinstance(event, JobTimedOut) and event.attempt >= item.attempt:
-            self._supersede(item, event.attempt, "its lease ran out, and another attempt follows")
+            how = "it was handed to another worker" if event.cause == "TAKEN_OVER" else "its lease ran out"
+            self._supersede(item, event.attempt, f"{how}, and another attempt follows")
         elif isinstance(event, CommandRejected) and event.reason in SUPERSEDED:
             self._refused(item, event)
 

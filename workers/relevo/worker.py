@@ -34,7 +34,9 @@ from relevo.item import Item
 from relevo.leases import LeaseKeeper, LeaseThread
 from relevo.offsets import OffsetTracker
 from relevo.sender import Sender
+from relevo.solitude import Solitude
 from relevo.stats import WorkerStats
+from relevo.waiting import SUSPECT_AFTER
 
 _log: Final = logging.getLogger("relevo.worker")
 
@@ -106,6 +108,8 @@ class Shared:
     store: DedupStore
     drain_s: float
     watch: bool
+    suspect_after: int | None = SUSPECT_AFTER
+    solitude: Solitude = field(default_factory=Solitude)
     identity: str = field(default_factory=names.worker_identity)
     sender: Sender = field(init=False)
     loop: LoopThread = field(init=False)
@@ -158,6 +162,8 @@ class TypeWorker:
             stats=self.stats,
             name=spec.type,
             on_fault=lambda: self.consumer.abandon(),
+            solitude=shared.solitude,
+            suspect_after=shared.suspect_after,
         )
         self.runner: Runner = (
             AsyncRunner(shared.loop, cast("AsyncHandler", spec.handler), self.gate.finished)
@@ -241,13 +247,19 @@ class Workers:
         dedup: DedupStore | None,
         drain_s: float,
         watch: bool = True,
+        suspect_after: int | None = SUSPECT_AFTER,
     ) -> None:
         names.check_cluster(cluster)
+        if suspect_after is not None and (type(suspect_after) is not int or suspect_after < 1):
+            raise ConfigurationError(
+                f"suspect_after must be a whole number from 1 on, or None, not {suspect_after!r}"
+            )
         if not drain_s >= 0:
             raise ConfigurationError(f"drain must not be negative, not {drain_s!r}")
         self.types: list[JobType] = []
         self._args = (bootstrap, cluster, options, dedup, drain_s)
         self._watch = watch
+        self._suspect_after = suspect_after
         self._fork = ForkGuard("worker")
         self._shared: Shared | None = None
         self._workers: list[TypeWorker] = []
@@ -282,6 +294,7 @@ class Workers:
                 dedup if dedup is not None else MemoryDedupStore(),
                 drain_s,
                 self._watch,
+                self._suspect_after,
             )
             shared.open()
             self._shared = shared

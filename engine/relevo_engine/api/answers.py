@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import quote
@@ -87,39 +89,68 @@ class Answers:
         """All partitions, or those that this node leads."""
         parts, failures = await self._of_mine(lambda machine: queries.describe(machine))
         seen = {each.partition: each for each in self._backend.local()}
+        standbys = self._standbys()
         rows = {partition: self._row(seen[partition], described) for partition, described in parts.items()}
         if not local:
             for answer in await self._of_others("/v1/partitions", {}, failures):
                 rows |= {row["partition"]: row for row in answer["partitions"]}
+                standbys += answer.get("standbys", ())  # a node of an earlier version tells none
                 failures += answer["not_reached"]
             claimed = await self._claimed(failures)
             for partition in range(self._backend.partitions):
                 if partition not in rows:
                     rows[partition] = _absent(partition, claimed.get(partition), failures)
-        return {
+        answer = {
             "cluster": self.cluster,
             "partitions": [rows[partition] for partition in sorted(rows)],
             "not_reached": failures,
         }
+        if local:
+            return answer | {"standbys": standbys}
+        for partition, row in rows.items():
+            row["standbys"] = [
+                {"node": each["node"], "hot": each["hot"], "lag": each["lag"]}
+                for each in sorted(standbys, key=lambda each: str(each["node"]))
+                if each["partition"] == partition
+            ]
+        return answer
+
+    def takeovers(self) -> dict[str, Any]:
+        """This node's last takeovers."""
+        return {"node": self._backend.node_id, "takeovers": self._backend.takeovers()}
 
     async def nodes(self) -> dict[str, Any]:
         """The nodes that are alive, and how many partitions each leads."""
         found = await self._ask_zookeeper(self._backend.nodes)
         leaders = await self._ask_zookeeper(self._backend.leaders)
         led = list(leaders.values())
+        process = {"pid": os.getpid(), "host": socket.gethostname()}
         return {
             "cluster": self.cluster,
             "nodes": [
                 {**found[name]._asdict(), "leads": led.count(name), "self": name == self._backend.node_id}
+                | (process if name == self._backend.node_id else {})
                 for name in sorted(found)
             ],
         }
 
+    def _standbys(self) -> list[dict[str, Any]]:
+        """What this node stands by for."""
+        return [
+            {
+                "partition": each.partition,
+                "node": self._backend.node_id,
+                "hot": each.hot,
+                "lag": each.standby_lag if each.standby_lag >= 0 else None,
+            }
+            for each in self._backend.local()
+            if each.standby_lag is not None
+        ]
+
     def _row(self, seen: LocalPartition, described: dict[str, Any]) -> dict[str, Any]:
         lag = {"lag": seen.lag} if seen.lag is not None else {}
-        return (
-            {"partition": seen.partition, "leader": self._backend.node_id, "role": _LEADING} | described | lag
-        )
+        head = {"partition": seen.partition, "leader": self._backend.node_id, "role": _LEADING}
+        return head | described | lag | {"hand_over": seen.hand_over}
 
     async def _read(self, partition: int, query: Callable[[Any], Any]) -> Any:
         try:

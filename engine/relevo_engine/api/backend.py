@@ -24,6 +24,12 @@ class LocalPartition(NamedTuple):
     epoch: int
     lag: int | None
     """Commands that wait to be decided, where this node leads and knows."""
+    standby_lag: int | None = None
+    """Records of the log that this node hasn't applied, where it stands by; -1 where it doesn't know yet."""
+    hot: bool = False
+    """Whether this node stands by and keeps up: it can take over at once."""
+    hand_over: str | None = None
+    """What a hand-over of the partition waits for, where this node leads."""
 
 
 class Backend(Protocol):
@@ -43,6 +49,9 @@ class Backend(Protocol):
 
     def local(self) -> list[LocalPartition]:
         """All partitions as this node sees them, at once."""
+
+    def takeovers(self) -> list[dict[str, Any]]:
+        """This node's last takeovers, the newest last, at once."""
 
     def not_ready(self) -> list[str]:
         """Why the node isn't ready; empty when it is. Answers at once."""

@@ -63,7 +63,9 @@ async def as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
     except AnswerError as problem:
         return problem.response()
     except web.HTTPNotFound:
-        advice = "Known: /healthz /readyz /metrics /v1/partitions /v1/nodes /v1/jobs /v1/jobs/{key}"
+        advice = (
+            "Known: /healthz /readyz /metrics /v1/partitions /v1/takeovers /v1/nodes /v1/jobs /v1/jobs/{key}"
+        )
         return AnswerError(404, "NO_SUCH_PATH", f"there is nothing at {request.path}", advice).response()
     except web.HTTPException as error:
         return AnswerError(error.status, error.reason.upper().replace(" ", "_"), error.reason).response()

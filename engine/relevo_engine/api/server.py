@@ -111,6 +111,7 @@ def make_app(backend: Backend, session: aiohttp.ClientSession) -> web.Applicatio
     app.router.add_get("/readyz", handlers.ready)
     app.router.add_get("/metrics", handlers.metrics)
     app.router.add_get("/v1/partitions", handlers.partitions)
+    app.router.add_get("/v1/takeovers", handlers.takeovers)
     app.router.add_get("/v1/nodes", handlers.nodes)
     app.router.add_get("/v1/jobs", handlers.jobs)
     # A key may hold slashes.
@@ -141,6 +142,10 @@ class _Handlers:
     async def partitions(self, request: web.Request) -> web.Response:
         _check_query(request, ("scope",))
         return reply(await self._answers.partition_rows(local=_is_local(request)))
+
+    async def takeovers(self, request: web.Request) -> web.Response:
+        _check_query(request, ())
+        return reply(self._answers.takeovers())
 
     async def nodes(self, request: web.Request) -> web.Response:
         _check_query(request, ())

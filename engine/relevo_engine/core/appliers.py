@@ -42,6 +42,8 @@ def apply(state: State, event: Event) -> None:
         or applier is _elected
     ):
         _check_order(state, event)
+    if state.keep is not None:
+        state.keep(event)
     applier(state, event)
     state.last_seq = event.seq
     state.last_at = event.at

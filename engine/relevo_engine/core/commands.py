@@ -11,6 +11,7 @@ from relevo_engine.core.channels import ChannelState
 from relevo_engine.core.checks import Fault
 from relevo_engine.core.job import Job, JobState
 from relevo_engine.core.refusals import Reason
+from relevo_engine.core.timeouts import TAKEN_OVER, fell_silent
 from relevo_engine.core.turn import Turn
 from relevo_schemas import commands as cmd
 from relevo_schemas import events as ev
@@ -200,8 +201,16 @@ def _start(turn: Turn, command: cmd.StartJobs) -> list[Event]:
     if fault is not None:
         return [turn.refuse(command, "", fault)]
     events: list[Event] = []
+    taken_over: set[str] = set()
     for ref in command.jobs:
+        if ref.key in taken_over:
+            fault = Fault(Reason.NOT_ACTIVE, JobState.ACTIVE.value, JobState.READY.value)
+            events.append(turn.refuse(command, ref.key, fault, len(events)))
+            continue
+        nth = len(events)
         _start_one(turn, command, ref, events)
+        if isinstance(events[nth], ev.JobTimedOut):
+            taken_over.add(ref.key)
     return events
 
 
@@ -231,7 +240,7 @@ def _extend(turn: Turn, command: cmd.ExtendJobs) -> list[Event]:
 def _start_one(
     turn: Turn, command: cmd.StartJobs | cmd.ExtendJobs, ref: cmd.LeaseRef, events: list[Event]
 ) -> None:
-    """Decide about one item of a batch; its event goes to ``events``."""
+    """Decide about one item of a batch; what follows goes to ``events``."""
     job = turn.state.jobs.get(ref.key)
     if job is None:
         events.append(turn.refuse(command, ref.key, _absent(turn, ref.key), len(events)))
@@ -240,6 +249,11 @@ def _start_one(
     fault = _not_under_way(job, ref.attempt) or checks.check_lease(turn.rules, lease_ms)
     if fault is not None:
         events.append(turn.refuse(command, ref.key, fault, len(events)))
+        return
+    if ref.key in turn.state.started and job.worker != command.worker:
+        # Whoever started this attempt has died, or lost the partition. Were it just started once more, a job
+        # that kills its workers would go from one to the next and never be counted.
+        events += fell_silent(turn, ref.key, TAKEN_OVER, len(events))
         return
     head = turn.head(len(events))
     events.append(ev.JobStarted(*head, ref.key, ref.attempt, command.worker, lease_ms))

@@ -22,14 +22,16 @@ class Handover(NamedTuple):
     type: str
     partition: int
     retries: int
+    expiries: int
     body: bytes
     """The encoded `JobSpec`, for copying."""
 
     def activation(self) -> Activation:
         """The record for the workers, whole. A writer copies `body` instead."""
         event = self.event
+        job = decode_job(self.body)
         return Activation(
-            self.partition, event.epoch, event.at, event.attempt, self.retries, decode_job(self.body)
+            self.partition, event.epoch, event.at, event.attempt, self.retries, self.expiries, job
         )
 
 
@@ -76,7 +78,7 @@ class Dispatcher:
             return None
         job = turn.state.jobs[key]
         event = JobActivated(*turn.head(), key, job.attempt + 1, self._slot(turn.rules, job, slots))
-        return Handover(event, lane.name, turn.rules.partition, job.retries, job.body)
+        return Handover(event, lane.name, turn.rules.partition, job.retries, job.lease_expiries, job.body)
 
     def _slot(self, rules: Rules, job: Job, slots: int) -> int:
         """Where to send ``job``: to the partition's own slots in turn.

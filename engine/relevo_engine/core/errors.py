@@ -23,3 +23,7 @@ class OutOfOrder(InvariantBroken):
         super().__init__(f"expected {expected}, found {found}")
         self.expected = expected
         self.found = found
+
+
+class CopyUnfit(Exception):  # noqa: N818 - says what it is
+    """Records that aren't a whole copy of a state, or one of another version. Nothing may be made of them."""

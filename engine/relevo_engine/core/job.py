@@ -55,7 +55,7 @@ class Job:
         retries: Failures that will still be answered with another attempt.
         failures: Failures since the creation or the last retry by request.
         attempt: Number of the last hand-over, 0 before the first.
-        lease_expiries: Leases that ran out since the creation or the last retry by request.
+        lease_expiries: Attempts that fell silent since the creation or the last retry by request.
         created_at: When it was created, in milliseconds since the Unix epoch like all times here.
         since: When it entered its state.
         due_at: SCHEDULED: when it becomes ready; otherwise 0.

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from relevo_engine.core import commands, timeouts, views
+from relevo_engine.core import commands, snapshot, timeouts, views
 from relevo_engine.core.appliers import apply
 from relevo_engine.core.channels import Channels
 from relevo_engine.core.checks import brief
 from relevo_engine.core.dispatch import Dispatcher, Handover, waits_for_channel
 from relevo_engine.core.errors import InvariantBroken
 from relevo_engine.core.job import JobState
+from relevo_engine.core.restore import CopyReader, Restoration
 from relevo_engine.core.rules import Rules
+from relevo_engine.core.snapshot import StateCopy, StateRecord
 from relevo_engine.core.state import State
 from relevo_engine.core.timers import Leases
 from relevo_engine.core.turn import Turn
@@ -56,6 +58,37 @@ class JobMachine:
             raise InvariantBroken("a leader's state comes from its own decisions, not from replay")
         apply(self.state, event)
 
+    # Copies
+
+    def copy(self) -> StateCopy:
+        """Begin a copy of the state as it is; one at a time, until `release`.
+
+        Raises:
+            InvariantBroken: The one before wasn't released.
+        """
+        if self.state.keep is not None:
+            raise InvariantBroken("a state is copied once at a time")
+        made = StateCopy(self.state)
+        self.state.keep = made.keep
+        return made
+
+    def release(self) -> None:
+        """The copy under way is complete, or given up."""
+        self.state.keep = None
+
+    def restore(self, records: Iterable[StateRecord]) -> None:
+        """Fill an empty machine from the records of a copy.
+
+        Raises:
+            CopyUnfit: They aren't a whole copy. The machine must be thrown away.
+        """
+        reader, restoration = CopyReader(), Restoration(self.state)
+        for name, record in records:
+            reader.take(name, record)
+            restoration.take(name, record)
+        reader.finish()
+        restoration.finish()
+
     # Leading
 
     def elected(self, node: str, incarnation: str, now: int) -> ev.LeaderElected:
@@ -67,8 +100,7 @@ class JobMachine:
         event = ev.LeaderElected(seq, epoch + 1, at, source, node, incarnation)
         apply(self.state, event)
         self._leading = True
-        for key, lease_ms in self.state.started.items():
-            self._leases.arm(key, at + lease_ms)
+        self._leases.fill({key: at + lease_ms for key, lease_ms in self.state.started.items()})
         return event
 
     def propose(self, command: Command, source: int, now: int) -> list[Event]:
@@ -165,5 +197,5 @@ class JobMachine:
         return views.summary(self.state, self._leases)
 
     def state_hash(self) -> str:
-        """See `relevo_engine.core.state.State.state_hash`."""
-        return self.state.state_hash()
+        """See `relevo_engine.core.snapshot.state_hash`."""
+        return snapshot.state_hash(self.state)

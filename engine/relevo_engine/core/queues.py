@@ -55,6 +55,11 @@ class ReadyQueue:
         """Number of entries held, the dead ones included."""
         return len(self._run) + len(self._heap)
 
+    def fill(self, entries: list[ReadyEntry]) -> None:
+        """Put all ``entries`` into an empty queue, in any order."""
+        self._run = deque(sorted(entries))
+        self._live = len(entries)
+
     def push(self, entry: ReadyEntry) -> None:
         """Put in ``entry``, which its job points at."""
         run = self._run

@@ -10,6 +10,7 @@ from relevo_schemas import events as ev
 from relevo_schemas.records import Event
 
 LEASE: Final = "LEASE"
+TAKEN_OVER: Final = "TAKEN_OVER"
 UNCLAIMED: Final = "UNCLAIMED"
 LEASES_EXHAUSTED: Final = "LEASES_EXHAUSTED"
 NEVER: Final = 1 << 62
@@ -36,7 +37,7 @@ def overdue(turn: Turn) -> list[Event]:
         return []
     lease = turn.leases.head()
     if lease is not None and lease[0] == due_at:
-        return _lease_expired(turn, lease[1])
+        return fell_silent(turn, lease[1], LEASE)
     timer = turn.state.timers.head()
     if timer is not None and timer[0] == due_at:
         _, kind, key = timer
@@ -50,13 +51,17 @@ def _unclaimed_at(turn: Turn) -> int:
     return NEVER
 
 
-def _lease_expired(turn: Turn, key: str) -> list[Event]:
+def fell_silent(turn: Turn, key: str, cause: str, nth: int = 0) -> list[Event]:
+    """The attempt under way of ``key`` has ended without a word: the events, from the turn's ``nth`` on.
+
+    Too many of them make the job an incident: it may be what kills its workers.
+    """
     job = turn.state.jobs[key]
     expiries = job.lease_expiries + 1
-    events: list[Event] = [ev.JobTimedOut(*turn.head(), key, job.attempt, LEASE, expiries)]
+    events: list[Event] = [ev.JobTimedOut(*turn.head(nth), key, job.attempt, cause, expiries)]
     if expiries >= turn.rules.lease_expiries_max:
         message = f"{expiries} attempts fell silent, the last one at worker {job.worker}"
-        events.append(ev.JobIncident(*turn.head(1), key, job.attempt, LEASES_EXHAUSTED, message))
+        events.append(ev.JobIncident(*turn.head(nth + 1), key, job.attempt, LEASES_EXHAUSTED, message))
     return events
 
 

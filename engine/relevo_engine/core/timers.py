@@ -39,6 +39,12 @@ class Timers:
         """Number of entries held, the dead ones included."""
         return len(self._heap)
 
+    def fill(self, entries: list[TimerEntry]) -> None:
+        """Arm all ``entries`` of an empty instance; they are kept, and put in order."""
+        heapify(entries)
+        self._heap = entries
+        self._live = len(entries)
+
     def arm(self, at: int, kind: int, key: str) -> None:
         """A job's ``due_at`` or ``expires_at`` was set to ``at``."""
         heappush(self._heap, (at, kind, key))
@@ -91,6 +97,11 @@ class Leases:
     def footprint(self) -> int:
         """Number of heap entries, the dead ones included."""
         return len(self._heap)
+
+    def fill(self, until: dict[str, int]) -> None:
+        """Begin all leases at once: ends by key, for an empty instance, which keeps the dict."""
+        self._until = until
+        self._rebuild()
 
     def until(self, key: str) -> int | None:
         """When the lease of ``key`` runs out, None where it has none."""

@@ -98,6 +98,7 @@ def summary(state: State, leases: Leases) -> View:
         "oldest_unclaimed_at": next(iter(state.unclaimed.values()), None),
         "started": len(state.started),
         "leases": len(leases),
+        "next_lease_until": lease[0] if (lease := leases.head()) is not None else None,
         "timers": len(state.timers),
         "next_ready_since": oldest,
         "counts": counts(state),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from relevo_engine.core.refusals import Reason
-from relevo_engine.core.timeouts import LEASE
+from relevo_engine.core.timeouts import UNCLAIMED
 from relevo_engine.verify.report import Counts, Takeover
 from relevo_schemas import events as ev
 from relevo_schemas.records import Event
@@ -66,10 +66,10 @@ class Tally:
             term.waiting = None
 
     def _timed_out(self, event: ev.JobTimedOut, _term: Term) -> None:
-        if event.cause == LEASE:
-            self.counts.lease_expiries += 1
-        else:
+        if event.cause == UNCLAIMED:
             self.counts.unclaimed += 1
+        else:
+            self.counts.lease_expiries += 1
 
     def _rejected(self, event: ev.CommandRejected, _term: Term) -> None:
         known = event.reason in self.refusals or len(self.refusals) < _REASONS_MAX

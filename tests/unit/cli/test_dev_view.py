@@ -31,12 +31,24 @@ def test_a_count_that_goes_back_is_no_negative_rate() -> None:
 def test_a_partition_that_was_not_reached_is_a_row_of_dashes() -> None:
     answer = {
         "partitions": [
-            {"partition": 0, "leader": "a", "epoch": 3, "position": 7, "lag": 0, "jobs": {"READY": 2}},
+            {
+                "partition": 0,
+                "leader": "a",
+                "epoch": 3,
+                "position": 7,
+                "lag": 0,
+                "jobs": {"READY": 2},
+                "standbys": [
+                    {"node": "b", "hot": True, "lag": 0},
+                    {"node": "c", "hot": False, "lag": 1_200},
+                    {"node": "d", "hot": False, "lag": None},
+                ],
+            },
             {"partition": 1, "leader": None, "error": {"code": "NO_LEADER", "message": "nobody leads it"}},
         ]
     }
     rows = partition_rows(answer)
-    assert rows[0][:7] == [0, "a", 3, 7, 0, 0, 2]
+    assert rows[0][:8] == [0, "a", "b, c (1,200 behind), d (loading)", 3, 7, 0, 0, 2]
     assert set(rows[1][1:]) == {"-"}
 
 

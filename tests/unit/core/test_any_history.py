@@ -13,6 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from relevo_engine.core import machine as core_machine
 from relevo_engine.core.appliers import apply
+from relevo_engine.core.rules import Rules
+from relevo_engine.core.snapshot import state_hash
 from relevo_engine.core.state import State
 from relevo_partitions.statemachine import Incoming
 from relevo_schemas import commands as cmd
@@ -48,7 +50,7 @@ class AnyHistory(RuleBasedStateMachine):
         self.boundaries: list[tuple[str, int]] = []
         self.patch = patch.object(core_machine, "apply", self.apply_and_note)
         self.patch.start()
-        self.p = Partition(
+        self.p = self.make(
             rules(
                 partitions=PARTITIONS,
                 window=3,
@@ -68,6 +70,9 @@ class AnyHistory(RuleBasedStateMachine):
         )
         self.channels().block("blocked")
 
+    def make(self, rules: Rules, channels: Channels) -> Partition:
+        return Partition(rules, channels)
+
     def teardown(self) -> None:
         try:
             self.replay_at_every_boundary()
@@ -82,7 +87,7 @@ class AnyHistory(RuleBasedStateMachine):
         apply(state, event)
         if state is self.p_state():
             del self.boundaries[event.seq - 1 :]
-            self.boundaries.append((state.state_hash(), state.position))
+            self.boundaries.append((state_hash(state), state.position))
 
     def p_state(self) -> State | None:
         """The state of the leader; none while the partition is being set up or replayed."""
@@ -231,6 +236,9 @@ class AnyHistory(RuleBasedStateMachine):
     @rule(skew=st.sampled_from([0, 0, -60_000, 700]))
     def failover(self, skew: int) -> None:
         """Another leader, whose clock may be off."""
+        self.new_leader(skew)
+
+    def new_leader(self, skew: int) -> None:
         self.replay_at_every_boundary()
         self.p.now += skew
         self.p.failover()
@@ -270,6 +278,7 @@ class AnyHistory(RuleBasedStateMachine):
         activated = [(event.key, event.attempt, event.at) for event in only(self.p.events, ev.JobActivated)]
         written = [(each.job.key, each.attempt, each.at) for _, _, each in self.p.activations]
         assert activated == written
+        assert [each.expiries for _, _, each in self.p.activations] == silent_before(self.p.events)
 
 
 def check_stories(events: Sequence[Event]) -> None:
@@ -296,6 +305,23 @@ def check_stories(events: Sequence[Event]) -> None:
             del attempts[key]
             completions[key] += 1
     assert all(count <= 1 for count in completions.values())
+
+
+def silent_before(events: Sequence[Event]) -> list[int]:
+    """Per activation, how many attempts had fallen silent by then, since the last retry by request."""
+    silent: Counter[str] = Counter()
+    found = []
+    for event in events:
+        if isinstance(event, ev.JobTimedOut):
+            silent[event.key] += event.cause != "UNCLAIMED"
+            assert event.expiries == silent[event.key]
+        elif isinstance(event, ev.JobCreated):
+            del silent[event.job.key]
+        elif isinstance(event, ev.JobRetried):
+            del silent[event.key]
+        elif isinstance(event, ev.JobActivated):
+            found.append(silent[event.key])
+    return found
 
 
 AnyHistory.TestCase.settings = settings(stateful_step_count=40)

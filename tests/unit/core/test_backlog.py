@@ -6,6 +6,7 @@ from relevo_engine.core.channels import FixedChannels
 from relevo_engine.core.machine import JobMachine
 from relevo_schemas import commands as cmd
 from relevo_schemas import events as ev
+from relevo_schemas.job import JobSpec
 from tests.unit.core.harness import START, Partition, only, rules, spec
 
 MANY = 100_000
@@ -30,6 +31,42 @@ def test_a_hundred_thousand_due_timers_do_not_hold_up_commands() -> None:
         rounds += 1
     assert rounds == MANY // 500
     assert machine.state.timers.footprint == 0
+
+
+def test_a_hundred_thousand_leases_due_at_a_takeover_do_not_hold_up_commands() -> None:
+    """Workers and leader died together: the new leader has every lease to expire, and jobs to take."""
+    machine = JobMachine(rules(window=MANY), FixedChannels({"email": 1, "sms": 1}))
+    body, seq = spec("any", lease_ms=1_000), 1
+    machine.replay(ev.LeaderElected(1, 1, START, -1, "n1", "i1"))
+    for n in range(MANY):
+        key = f"k{n}"
+        machine.replay(ev.JobCreated(seq + 1, 1, START, n, renamed(body, key)))
+        machine.replay(ev.JobActivated(seq + 2, 1, START, -1, key, 1, 0))
+        machine.replay(ev.JobStarted(seq + 3, 1, START, -1, key, 1, "w1", 1_000))
+        seq += 3
+    machine.elected("n2", "i2", START + 500)
+    assert machine.tick(START + 1_499, 500) == [], "each has its full lease once more"
+    now, steps = START + 1_500, 0
+    while machine.state.started:
+        (created,) = machine.decide(cmd.CreateJob(spec(f"new{steps}", type="sms")), MANY + steps, now)
+        assert isinstance(created, ev.JobCreated)
+        expired = machine.tick(now, machine.rules.step_timers)
+        assert 0 < len(expired) <= machine.rules.step_timers
+        assert all(isinstance(event, ev.JobTimedOut) for event in expired)
+        handed = [handover.event.key for handover in machine.dispatch(now, machine.rules.step_activations)]
+        assert f"new{steps}" in handed, "new work isn't queued behind what expires"
+        assert machine.wait_ms(now) == 0 or not machine.state.started
+        steps += 1
+    assert steps == MANY // machine.rules.step_timers
+    assert len(machine.state.unclaimed) == MANY + steps
+
+
+def renamed(job: JobSpec, key: str) -> JobSpec:
+    """``job`` under another key, without the cost of encoding it."""
+    return JobSpec(
+        key, job.type, job.priority, job.retries, job.backoff_ms, job.backoff_max_ms, job.lease_ms,
+        job.run_at, job.expires_at, job.correlation_id, job.headers, job.body, 0,
+    )  # fmt: skip
 
 
 def test_a_backlog_of_one_kind_of_timer_does_not_hold_up_another() -> None:

@@ -7,8 +7,10 @@ from itertools import pairwise
 import pytest
 
 from relevo_engine.core.job import JobState
+from relevo_partitions.statemachine import Incoming
 from relevo_schemas import commands as cmd
 from relevo_schemas import events as ev
+from relevo_schemas.codec import encode
 from tests.unit.core.harness import Channels, Partition, keys_of, only, refusals, rules
 
 LEASE = 10_000
@@ -132,14 +134,112 @@ def test_a_batch_of_starts_is_answered_job_by_job() -> None:
     assert p.replayed().position == 4
 
 
-def test_a_redelivered_activation_may_be_started_by_another_worker() -> None:
+def test_a_worker_that_starts_an_attempt_again_goes_on_with_it() -> None:
+    """It may ask twice: only another worker's start says that the first one is gone."""
     p = Partition(rules())
     p.create("k", lease_ms=LEASE)
     p.start("k", worker="w1")
     p.now += LEASE - 1
-    p.start("k", worker="w2")
-    assert p.job("k").worker == "w2"
+    (event,) = p.start("k", worker="w1")
+    assert isinstance(event, ev.JobStarted)
     assert p.step(LEASE - 1) == []
+
+
+def test_a_start_of_the_same_attempt_by_another_worker_ends_it_and_another_follows() -> None:
+    """Were it just started once more, a job that kills its workers would never be counted."""
+    p = Partition(rules())
+    p.create("k", lease_ms=LEASE)
+    p.start("k", worker="w1")
+    timed_out, activated = p.start("k", worker="w2")
+    assert isinstance(timed_out, ev.JobTimedOut)
+    assert (timed_out.cause, timed_out.attempt, timed_out.expiries, timed_out.source) == (
+        "TAKEN_OVER",
+        1,
+        1,
+        2,
+    )
+    assert isinstance(activated, ev.JobActivated)
+    assert [(each.attempt, each.expiries) for _, _, each in p.activations] == [(1, 0), (2, 1)]
+    assert refusals(p.extend("k", 1)) == [("STALE_ATTEMPT", "attempt 1")], "the first worker hears of it"
+    assert isinstance(p.start("k", 2, worker="w2")[0], ev.JobStarted)
+    assert isinstance(p.complete("k", 1)[0], ev.JobCompleted), "its result counts all the same"
+
+
+def test_a_sign_of_life_by_another_worker_ends_nothing() -> None:
+    p = Partition(rules())
+    p.create("k", lease_ms=LEASE)
+    p.start("k", worker="w2")
+    assert p.extend("k") == []
+
+
+def test_a_job_redelivered_before_its_lease_runs_out_is_counted_too() -> None:
+    """Kafka may be quicker than the lease each time; a failover in between forgets nothing."""
+    p = Partition(rules(lease_expiries_max=3))
+    p.create("k", lease_ms=LEASE)
+    for attempt in (1, 2, 3):
+        p.start("k", attempt, worker=f"w{attempt}")
+        p.failover()
+        p.start("k", attempt, worker=f"w{attempt + 1}")
+    assert p.where("k") is JobState.INCIDENT
+    (incident,) = only(p.events, ev.JobIncident)
+    assert (incident.cause, incident.message) == (
+        "LEASES_EXHAUSTED",
+        "3 attempts fell silent, the last one at worker w3",
+    )
+    assert [each.expiries for _, _, each in p.activations] == [0, 1, 2]
+    assert p.replayed().state_hash() == p.owner.state_hash()
+
+
+def test_a_batch_takes_over_each_attempt_once() -> None:
+    """A second mention must not end the attempt again: the partition's leader would stop over it."""
+    p = Partition(rules(lease_expiries_max=1))
+    for key in ("a", "b", "c"):
+        p.create(key)
+    p.start("a", worker="w1")
+    p.start("b", worker="w1")
+    refs = tuple(cmd.LeaseRef(key, 1, 0) for key in ("a", "c", "b", "a"))
+    events = p.send(cmd.StartJobs("w2", refs))
+    assert [type(event).__name__ for event in events] == [
+        "JobTimedOut", "JobIncident", "JobStarted", "JobTimedOut", "JobIncident", "CommandRejected",
+    ]  # fmt: skip
+    assert refusals(events) == [("NOT_ACTIVE", "READY")]
+    assert p.replayed().state_hash() == p.owner.state_hash()
+
+
+def test_a_log_in_which_attempts_were_started_twice_is_replayed_as_it_was_written() -> None:
+    """Earlier versions wrote that, and snapshots hold what it led to."""
+    p = Partition(rules())
+    p.create("k", lease_ms=LEASE)
+    p.start("k", worker="w1")
+    machine = p.replayed()
+    last = p.events[-1]
+    again = ev.JobStarted(last.seq + 1, last.epoch, last.at, 2, "k", 1, "w2", LEASE)
+    machine.replay([Incoming(len(p.log), b"k", encode(again))])
+    job = machine._machine.state.jobs["k"]
+    assert (job.worker, job.lease_expiries, job.attempt, job.state) == ("w2", 0, 1, JobState.ACTIVE)
+
+
+def test_jobs_of_one_dead_worker_all_go_to_other_slots_with_their_count() -> None:
+    p = Partition(rules(), Channels({"email": 4}))
+    for n in range(40):
+        p.create(f"k{n}", lease_ms=LEASE)
+        p.start(f"k{n}")
+    first = {each.job.key: slot for _, slot, each in p.activations}
+    del p.activations[:]
+    p.step(LEASE)
+    second = {each.job.key: slot for _, slot, each in p.activations}
+    assert second.keys() == first.keys()
+    assert all(second[key] != first[key] for key in first)
+    assert {each.expiries for _, _, each in p.activations} == {1}
+
+
+def test_after_a_retry_by_request_the_count_begins_anew() -> None:
+    p = Partition(rules(lease_expiries_max=1))
+    p.create("k", lease_ms=LEASE)
+    p.start("k")
+    p.step(LEASE)
+    p.send(cmd.RetryJob("k", 3))
+    assert [(each.attempt, each.expiries) for _, _, each in p.activations] == [(1, 0), (2, 0)]
 
 
 def test_batches_and_names_are_bounded() -> None:

@@ -95,13 +95,15 @@ def is_state(names: list[str]) -> bool:
 @pytest.mark.parametrize("path", [*MODULES, CORE.parent / "machine.py"], ids=lambda path: path.stem)
 def test_only_the_appliers_write_to_the_state(path: Path) -> None:
     """A second writer changes the live state and not the replayed one: the next leader differs."""
-    if path.stem == "appliers":
+    # A state is filled from a copy of one that the appliers made, and only while it is empty.
+    if path.stem in {"appliers", "restore"}:
         return
-    # A turn has fields of its own that are called as those of a job or state.
+    # A turn has fields of its own that are called as those of a job or state; who is told of events before
+    # they are applied isn't what they lead to.
     found = [
         (line, what)
         for line, what in writes(ast.parse(path.read_text()))
-        if what not in {"self.at", "self.source"}
+        if what not in {"self.at", "self.source", "self.state.keep"}
     ]
     assert not found, f"{path.name} writes: {found}"
 

@@ -57,14 +57,18 @@ class FakeNode:
         self.cluster: dict[str, NodeInfo] = {}
         self.claims: dict[int, str] = {}
         self.zookeeper_is_away = False
+        self.lag = 0
 
     def local(self) -> list[LocalPartition]:
         return [
-            LocalPartition(
-                p, "LEADING" if p in self.machines else "STANDBY", 1, 0 if p in self.machines else None
-            )
+            LocalPartition(p, "LEADING", 1, 0, hand_over="a better one isn't hot yet")
+            if p in self.machines
+            else LocalPartition(p, "STANDBY", 1, None, standby_lag=self.lag, hot=self.lag == 0)
             for p in range(PARTITIONS)
         ]
+
+    def takeovers(self) -> list[dict[str, Any]]:
+        return [{"partition": 0, "epoch": 7}]
 
     def not_ready(self) -> list[str]:
         return self.reasons
@@ -195,6 +199,26 @@ async def test_all_partitions_are_told_by_their_leaders(cluster: Cluster) -> Non
         assert body["partitions"][0]["epoch"] == 1
         assert body["partitions"][0]["position"] == 2
         assert body["not_reached"] == []
+
+
+async def test_each_node_tells_what_it_stands_by_for(cluster: Cluster) -> None:
+    """A partition without anybody hot would be slow to take over: its operator has to see that."""
+    cluster.b.lag = 70
+    for node in ("a", "b"):
+        _, body, _ = await cluster.get(node, "/v1/partitions")
+        assert [row["standbys"] for row in body["partitions"]] == [
+            [{"node": "b", "hot": False, "lag": 70}],
+            [{"node": "a", "hot": True, "lag": 0}],
+        ]
+        assert {row["hand_over"] for row in body["partitions"]} == {"a better one isn't hot yet"}
+    cluster.b.lag = -1
+    _, body, _ = await cluster.get("a", "/v1/partitions")
+    assert body["partitions"][0]["standbys"] == [{"node": "b", "hot": False, "lag": None}]
+
+
+async def test_takeovers_are_told_by_the_node_that_made_them(cluster: Cluster) -> None:
+    status, body, _ = await cluster.get("a", "/v1/takeovers")
+    assert (status, body) == (200, {"node": "a", "takeovers": [{"partition": 0, "epoch": 7}]})
 
 
 async def test_what_could_not_be_reached_is_marked(cluster: Cluster) -> None:

@@ -16,20 +16,23 @@ SAFE = {
 }
 
 
+OWN = ("c.commands", "c.log", "c.snapshots")
+
+
 def facts(name: str, partitions: int = 4, replication: int = 3, **config: str) -> TopicFacts:
-    return TopicFacts(
-        name, partitions, replication, SAFE | {key.replace("_", "."): v for key, v in config.items()}
-    )
+    changes = {key.replace("_", "."): value for key, value in config.items()}
+    policy = {"cleanup.policy": "compact"} if name == "c.snapshots" else {}
+    return TopicFacts(name, partitions, replication, SAFE | policy | changes)
 
 
 def judged(*topics: TopicFacts) -> list[tuple[str, str, bool]]:
-    own = {name: facts(name) for name in ("c.commands", "c.log")}
+    own = {name: facts(name) for name in OWN}
     found = judge("c", own | {each.name: each for each in topics}, 4, kafka="k:1", brokers=3)
     return [(each.topic, each.setting, each.unsafe_only) for each in found]
 
 
 def test_topics_as_they_are_made_are_accepted() -> None:
-    for name in ("c.commands", "c.log", "c.activations.mail"):
+    for name in (*OWN, "c.activations.mail"):
         made = plan("c", name, 4, brokers=3)
         assert judged(TopicFacts(name, made.partitions, made.replication, made.config)) == []
 
@@ -43,7 +46,7 @@ def test_on_one_broker_topics_are_made_with_one_copy_and_called_unsafe() -> None
 
 def test_missing_topics_are_told_with_the_command_that_makes_them() -> None:
     found = judge("c", {}, 4, kafka="k:1", brokers=3)
-    assert [each.topic for each in found] == ["c.commands", "c.log"]
+    assert [each.topic for each in found] == list(OWN)
     assert found[0].remedy == "relevo topics init --cluster c --kafka k:1 --partitions 4"
 
 
@@ -54,6 +57,11 @@ def test_missing_topics_are_told_with_the_command_that_makes_them() -> None:
         (facts("c.commands", partitions=8), "partitions", False),
         (facts("c.log", cleanup_policy="compact"), "cleanup.policy", False),
         (facts("c.log", cleanup_policy="compact,delete"), "cleanup.policy", False),
+        (facts("c.commands", cleanup_policy="compact"), "cleanup.policy", False),
+        (facts("c.snapshots", cleanup_policy="delete"), "cleanup.policy", False),
+        (facts("c.snapshots", cleanup_policy="compact,delete"), "cleanup.policy", False),
+        (facts("c.snapshots", partitions=3), "partitions", False),
+        (facts("c.snapshots", max_message_bytes="1000"), "max.message.bytes", False),
         (facts("c.log", max_message_bytes="1000"), "max.message.bytes", False),
         (facts("c.log", replication=2), "replication", True),
         (facts("c.log", min_insync_replicas="1"), "min.insync.replicas", True),
@@ -75,7 +83,7 @@ def test_a_multiple_of_partitions_and_a_longer_retention_are_fine_for_activation
 
 
 def test_a_finding_says_what_to_run() -> None:
-    own = {name: facts(name) for name in ("c.commands", "c.log")}
+    own = {name: facts(name) for name in OWN}
     own["c.log"] = facts("c.log", retention_ms="5")
     (found,) = judge("c", own, 4, kafka="k:1", brokers=3)
     assert str(found) == (

@@ -14,9 +14,10 @@ from typing import Any
 from relevo_partitions.errors import KafkaUnavailable
 from relevo_partitions.observer import Observer
 from relevo_partitions.outcomes import Aborted, Committed, Fenced, Outcome, Unclear
-from relevo_partitions.ports import Verdict
+from relevo_partitions.ports import Stability, Verdict
 from relevo_partitions.roles import Role, RoleKeeper
 from relevo_partitions.settings import TermSettings
+from relevo_partitions.snapshot_ports import SnapshotStore
 from relevo_partitions.statemachine import Incoming, LogDamaged, Term, Write
 from relevo_partitions.term import Leadership
 from tests.support.counter_machine import CounterMachine
@@ -41,6 +42,8 @@ class FakeKafka:
     commands_gone: bool = False
     committing: threading.Event = field(default_factory=threading.Event)
     may_commit: threading.Event = field(default_factory=threading.Event)
+    end_is_ahead_by: int = 0
+    """How much further than what can be read the log's end is said to be."""
     readers_open: int = 0
     writers_open: int = 0
 
@@ -113,10 +116,13 @@ class FakeReader:
 
     @property
     def at_end(self) -> bool:
-        return self._next >= len(self._records)
+        return self._next >= len(self._records) and not self._kafka.end_is_ahead_by
 
     def end_offset(self) -> int:
-        return len(self._records)
+        return len(self._records) + self._kafka.end_is_ahead_by
+
+    def stability(self) -> Stability:
+        return Stability(len(self._records), self.end_offset())
 
     def note_position(self, position: int) -> None:
         """Nobody looks."""
@@ -145,6 +151,9 @@ class FakeIO:
 
     def log(self) -> FakeReader:
         return FakeReader(self._kafka, self._kafka.log)
+
+    def snapshots(self) -> SnapshotStore:
+        raise AssertionError("no snapshots are kept here")
 
     def commands(self) -> FakeReader:
         return FakeReader(self._kafka, self._kafka.commands)
@@ -182,11 +191,13 @@ class Running:
         machine: Callable[[int], Any] | None = None,
         blocked: set[str] | None = None,
         settings: TermSettings | None = None,
+        **more: Any,
     ) -> None:
         self.kafka, self.heard, self.blocked = kafka, Heard(), blocked if blocked is not None else set()
         self.topic_failures: list[str] = []
         self.path: list[Role] = []
         self.roles = RoleKeeper(0, lambda _p, _before, after, _why: self.path.append(after))
+        self.roles.to(Role.FOLLOWING)
         self.roles.to(Role.STANDBY)
         self.term = Leadership(
             0,
@@ -198,6 +209,7 @@ class Running:
             observer=self.heard,
             on_topic_failure=self._topic_failed,
             settings=settings or TermSettings(idle_wait_s=0.005),
+            **more,
         )
         self._over: Future[Any] = Future()
         self.thread = threading.Thread(target=lambda: self._over.set_result(self.term.run()), daemon=True)

@@ -88,3 +88,22 @@ def test_replay_can_be_cancelled() -> None:
         stalled=lambda _: None,
     )
     assert not done
+
+
+def test_what_lies_before_the_beginning_may_be_deleted() -> None:
+    """A machine from a snapshot goes on in a trimmed log: waiting for its end must not look like damage."""
+    kafka = FakeKafka()
+    reader = FakeReader(kafka, kafka.log)
+    asked: list[int] = []
+    reader.check = asked.append  # type: ignore[method-assign,assignment]
+    stalls: list[str] = []
+    replay_to_barrier(
+        CounterMachine(0, "c"),
+        reader,
+        "none",
+        cancelled=lambda: bool(stalls),
+        stall_s=0.01,
+        stalled=stalls.append,
+        begin=116,
+    )
+    assert asked == [116]

@@ -54,13 +54,21 @@ def test_leading_is_only_reached_by_a_committed_announcement() -> None:
     assert [before for before, after in LEGAL if after is Role.LEADING] == [Role.ANNOUNCING]
 
 
+def test_only_a_hot_standby_claims() -> None:
+    assert [before for before, after in LEGAL if after is Role.FENCING] == [
+        Role.STANDBY, Role.REPLAYING, Role.ANNOUNCING, Role.LEADING,
+    ]  # fmt: skip
+
+
 def test_every_change_is_told_with_its_cause() -> None:
     told: list[tuple[object, ...]] = []
     keeper = RoleKeeper(3, lambda *change: told.append(change))
+    keeper.to(Role.FOLLOWING)
     keeper.to(Role.STANDBY)
     keeper.to(Role.STANDBY)
     keeper.to(Role.FENCING, "won")
     assert told == [
-        (3, Role.OUT, Role.STANDBY, "registered as a candidate"),
+        (3, Role.OUT, Role.FOLLOWING, "stands by: loads and follows the log"),
+        (3, Role.FOLLOWING, Role.STANDBY, "caught up with the log: a candidate"),
         (3, Role.STANDBY, Role.FENCING, "won"),
     ]

@@ -40,8 +40,8 @@ def test_a_term_goes_through_its_steps_in_order(kafka: FakeKafka) -> None:
     running.term.end(Ending.STOPPED, "")
     assert running.over().ending is Ending.STOPPED
     assert running.path == [
-        Role.STANDBY, Role.FENCING, Role.VERIFYING, Role.REPLAYING, Role.ANNOUNCING, Role.LEADING,
-        Role.ENDING,
+        Role.FOLLOWING, Role.STANDBY, Role.FENCING, Role.VERIFYING, Role.REPLAYING, Role.ANNOUNCING,
+        Role.LEADING, Role.ENDING,
     ]  # fmt: skip
 
 
@@ -153,6 +153,16 @@ def test_commands_that_vanish_under_an_idle_leader_are_noticed(kafka: FakeKafka)
     kafka.commands_gone = True
     over = running.over()
     assert (over.ending, over.detail) == (Ending.LOG_DAMAGED, "the commands are gone")
+
+
+def test_a_sleeper_whose_commands_were_trimmed_is_no_longer_the_leader_and_nothing_is_damaged(
+    kafka: FakeKafka,
+) -> None:
+    """Its successor has decided them, and deleted what nobody needs any more."""
+    seat = FakeSeat([Verdict.OURS, Verdict.LOST])
+    running = Running(kafka, seat, settings=TermSettings(stall_s=0.01, idle_wait_s=0.005)).wait_leading()
+    kafka.commands_gone = True
+    assert running.over().ending is Ending.LOST
 
 
 def test_kafka_away_ends_the_term_with_a_reason(kafka: FakeKafka) -> None:

@@ -18,6 +18,7 @@ def activation(
     *,
     attempt: int = 1,
     retries: int = 3,
+    expiries: int = 0,
     partition: int = 0,
     lease_ms: int = 30_000,
     variables: bytes = b"{}",
@@ -34,7 +35,7 @@ def activation(
         headers=headers,
         priority=priority,
     )
-    return Activation(partition, 1, 1_700_000_000_000, attempt, retries, spec)
+    return Activation(partition, 1, 1_700_000_000_000, attempt, retries, expiries, spec)
 
 
 def activation_bytes(key: str, **fields: Any) -> bytes:

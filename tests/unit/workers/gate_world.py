@@ -8,6 +8,7 @@ from relevo.gate import Gate
 from relevo.offsets import Entry, OffsetTracker
 from relevo.outcomes import Outcome
 from relevo.sender import Sender
+from relevo.solitude import Solitude
 from relevo.stats import WorkerStats
 from tests.unit.workers.fakes import FakeRunner, FakeSender, FakeStore
 
@@ -17,7 +18,14 @@ TOPIC = "c.activations.send-email"
 class World:
     """A gate whose turns the test takes itself."""
 
-    def __init__(self, concurrency: int = 10, *, at_most_once: bool = False) -> None:
+    def __init__(
+        self,
+        concurrency: int = 10,
+        *,
+        at_most_once: bool = False,
+        solitude: Solitude | None = None,
+        suspect_after: int | None = 2,
+    ) -> None:
         self.tracker = OffsetTracker()
         self.sender = FakeSender()
         self.store = FakeStore()
@@ -36,6 +44,8 @@ class World:
             stats=self.stats,
             name="send-email",
             on_fault=lambda: self.faults.append(True),
+            solitude=solitude,
+            suspect_after=suspect_after,
         )
         self.gate._runner = self.runner
         for partition in (0, 1):
@@ -68,9 +78,10 @@ class World:
             link.pause_until = 0.0
         self.turn()
 
-    def end(self, outcome: Outcome) -> None:
-        """All running handlers end alike."""
-        ended, self.runner.running = self.runner.running, []
+    def end(self, outcome: Outcome, *keys: str) -> None:
+        """All running handlers end alike, or those of ``keys``."""
+        ended = [item for item in self.runner.running if not keys or item.key in keys]
+        self.runner.running = [item for item in self.runner.running if item not in ended]
         for item in ended:
             item.outcome = outcome
         self.gate.finished(ended)

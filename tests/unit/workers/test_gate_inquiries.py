@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import cast
+from concurrent.futures import Future
+from typing import Any, cast
 
+import pytest
+
+from relevo.follower import Follower, Interest
 from relevo.inquiries import Inquiries
 from relevo.item import Item
+from relevo.offsets import Ownership
 from relevo.outcomes import Completed
-from relevo_schemas.commands import CompleteJob
-from tests.unit.workers.fakes import activation_bytes
+from relevo.sender import Sender
+from relevo_schemas.commands import CompleteJob, LeaseRef, StartJobs
+from relevo_schemas.events import CommandRejected, JobStarted, JobTimedOut
+from relevo_schemas.records import Event
+from tests.unit.workers.fakes import FakeSender, activation, activation_bytes
 from tests.unit.workers.gate_world import World
 
 
@@ -21,6 +29,53 @@ class Engine:
 
     def ask(self, items: Iterable[Item]) -> None:
         self.asked += items
+
+
+class Log:
+    """A follower whose events the test makes up."""
+
+    def __init__(self) -> None:
+        self.sinks: dict[str, Any] = {}
+
+    def follow(self, key: str, on_event: Any, on_failure: Any, *, partition: int) -> Future[Interest]:
+        self.sinks[key] = on_event
+        following: Future[Interest] = Future()
+        following.set_result(Interest(cast("Follower", self), key, partition, 0, on_event, on_failure))
+        return following
+
+    def _drop(self, interest: Interest) -> None:
+        """The wait is over."""
+
+
+OFFSET = 7
+"""Of whatever `FakeSender` has sent."""
+
+
+@pytest.mark.parametrize(
+    ("answer", "may_run"),
+    [
+        (JobStarted(1, 1, 1, OFFSET, "a", 1, "me", 30_000), True),
+        (JobTimedOut(1, 1, 1, OFFSET, "a", 1, "TAKEN_OVER", 1), False),
+        (CommandRejected(1, 1, 1, OFFSET, "a", "StartJobs", "STALE_ATTEMPT", "2", "1"), False),
+        (CommandRejected(1, 1, 1, OFFSET, "a", "StartJobs", "INVALID", "a name", "none"), True),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_the_engine_says_whether_an_attempt_may_run(answer: Event, may_run: bool) -> None:
+    """Where it has counted the attempt as lost, another follows: running this one too would be twice."""
+    log, sender = Log(), FakeSender()
+    answers: list[tuple[str, bool]] = []
+    inquiries = Inquiries(
+        cast("Follower", log), cast("Sender", sender), "c.commands", "me",
+        lambda item, allowed: answers.append((item.key, allowed)),
+    )  # fmt: skip
+    entry = Ownership("t", 0, 1, 0).begin(0)
+    assert entry is not None
+    inquiries.ask([Item(entry, activation("a"), "token")])
+    assert sender.sent == [StartJobs("me", (LeaseRef("a", 1, 30_000),))]
+    sender.acknowledge()
+    log.sinks["a"](0, answer)
+    assert answers == [("a", may_run)]
 
 
 def doubtful(world: World) -> Engine:

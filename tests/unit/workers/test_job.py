@@ -36,6 +36,22 @@ def test_the_idempotency_key_is_the_same_for_all_attempts() -> None:
     assert {Job(activation("order-1", attempt=n)).idempotency_key for n in (1, 2, 9)} == {"workflow-order-1"}
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("order-1", "workflow-order-1"),
+        ("shop:7/line@2=x", "workflow-shop:7/line@2=x"),
+        ("two words", "workflow-two%20words"),
+        ("100%", "workflow-100%25"),
+        ('a"b,c', "workflow-a%22b%2Cc"),
+        ("línea\r\nX-Evil: 1", "workflow-l%C3%ADnea%0D%0AX-Evil:%201"),
+    ],
+)
+def test_the_idempotency_header_holds_every_key(key: str, value: str) -> None:
+    """An HTTP client refuses such a header, or a server reads another one out of it."""
+    assert Job(activation(key)).idempotency_headers == {"Idempotency-Key": value}
+
+
 @pytest.mark.parametrize("raw", [b"{", b"\xff", b"[" * 2_000 + b"]" * 2_000, b"NaN", b"{} {}"])
 def test_variables_that_are_not_json_say_so(raw: bytes) -> None:
     with pytest.raises(VariablesError, match="variables of job 'k' can't be read as JSON"):

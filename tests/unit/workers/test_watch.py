@@ -64,6 +64,7 @@ def refusal(
         (JobCancelled(1, 1, 1, 1, "k", "no longer wanted"), "CANCELLED"),
         (JobCompleted(1, 1, 1, 1, "k", 2, b""), "COMPLETED"),
         (JobTimedOut(1, 1, 1, -1, "k", 2, "LEASE", 1), "lease ran out"),
+        (JobTimedOut(1, 1, 1, 9, "k", 2, "TAKEN_OVER", 1), "handed to another worker"),
     ],
 )
 def test_the_end_of_a_job_elsewhere_reaches_the_handler(event: Event, says: str) -> None:

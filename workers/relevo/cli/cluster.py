@@ -46,7 +46,10 @@ def status(ctx: click.Context, api: str | None, zookeeper: str, cluster: str, js
         click.echo(table(("NODE", "API", "LEADS"), [(n["node"], n["address"], n["leads"]) for n in nodes]))
         click.echo()
         click.echo(
-            table(("PARTITION", "LEADER", "EPOCH", "POSITION", "LAG", *_STATES), partition_rows(answer))
+            table(
+                ("PARTITION", "LEADER", "STANDBY", "EPOCH", "POSITION", "LAG", *_STATES),
+                partition_rows(answer),
+            )
         )
         for row in answer["partitions"]:
             if "error" in row:
@@ -62,5 +65,17 @@ def partition_rows(answer: dict[str, Any]) -> list[list[object]]:
         jobs = row.get("jobs", {})
         cells = [jobs.get(state, 0) if known else "-" for state in _STATES]
         head = [row.get(name, "-") for name in ("epoch", "position", "lag")]
-        rows.append([row["partition"], row["leader"] or "-", *head, *cells])
+        rows.append([row["partition"], row["leader"] or "-", standbys(row) or "-", *head, *cells])
     return rows
+
+
+def standbys(row: dict[str, Any]) -> str:
+    """Who stands by for a partition; with how far behind, where that can't take over at once."""
+    return ", ".join(
+        each["node"] if each["hot"] else f"{each['node']} ({_behind(each['lag'])})"
+        for each in row.get("standbys", ())
+    )
+
+
+def _behind(lag: int | None) -> str:
+    return "loading" if lag is None else f"{lag:,} behind"

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from relevo.cli.cluster import standbys
 from relevo.cli.node_watch import NodeWatch
 
 if TYPE_CHECKING:
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
 
 _REFRESH_S: Final = 1.0
 _STATES: Final = ("SCHEDULED", "READY", "ACTIVE", "INCIDENT", "COMPLETED", "ERRORED", "CANCELLED", "EXPIRED")
-COLUMNS: Final = ("partition", "leader", "epoch", "lag", *map(str.lower, _STATES), "commands/s", "done/s")
+COLUMNS: Final = (
+    "partition", "leader", "standby", "epoch", "lag", *map(str.lower, _STATES), "commands/s", "done/s",
+)  # fmt: skip
 _DROPPED_FIRST: Final = (
-    "commands/s", "expired", "cancelled", "errored", "scheduled", "epoch", "lag", "done/s",
+    "commands/s", "expired", "cancelled", "errored", "scheduled", "standby", "epoch", "lag", "done/s",
 )  # fmt: skip
 """What a narrow terminal does without, in this order."""
 _GAP: Final = 2
@@ -123,7 +126,8 @@ def cells_of(rows: list[dict[str, Any]], rates: Rates, now: float) -> list[list[
     totals = [0.0, 0.0]
     for row in rows:
         if "error" in row:
-            lines.append([str(row["partition"]), row["leader"] or "none", *["-"] * (len(COLUMNS) - 2)])
+            following = [row["leader"] or "none", standbys(row) or "-"]
+            lines.append([str(row["partition"]), *following, *["-"] * (len(COLUMNS) - 3)])
             continue
         for state in _STATES:
             sums[state] += row["jobs"].get(state, 0)
@@ -132,9 +136,10 @@ def cells_of(rows: list[dict[str, Any]], rates: Rates, now: float) -> list[list[
         shown = [f"{value:,.0f}" for value in speed] if speed is not None else ["", ""]
         totals = [total + value for total, value in zip(totals, speed or (0.0, 0.0), strict=True)]
         lag = f"{row['lag']:,}" if "lag" in row else ""
-        lines.append([str(row["partition"]), row["leader"], str(row["epoch"]), lag, *counts, *shown])
+        head = [str(row["partition"]), row["leader"], standbys(row) or "none"]
+        lines.append([*head, str(row["epoch"]), lag, *counts, *shown])
     last = [f"{count:,}" for count in sums.values()]
-    return [*lines, ["all", "", "", "", *last, *(f"{total:,.0f}" for total in totals)]]
+    return [*lines, ["all", "", "", "", "", *last, *(f"{total:,.0f}" for total in totals)]]
 
 
 def columns_for(lines: list[list[str]], width: int) -> list[str]:
@@ -156,7 +161,7 @@ def _partition_table(lines: list[list[str]], width: int) -> Table:
     places = [COLUMNS.index(name) for name in names]
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for name in names:
-        table.add_column(name, justify="left" if name in COLUMNS[:2] else "right", no_wrap=True)
+        table.add_column(name, justify="left" if name in COLUMNS[:3] else "right", no_wrap=True)
     for line in lines[:-1]:
         table.add_row(*(line[place] for place in places))
     table.add_section()

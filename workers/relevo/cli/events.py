@@ -57,8 +57,8 @@ def tail(
       relevo events tail --key order-4711 --from start --no-follow
       relevo events tail --from -1h --json --no-follow | jq -r .kind | sort | uniq -c
 
-    Events of one partition come in order. Those of a type begin with a job's creation: a job created before
-    --from is not known to be of the type.
+    Events of one partition come in order. With --type, what stands before --from is gone through first, once:
+    an event tells its job's key, and only the job's creation tells its type.
 
     \b
     Kinds:
@@ -68,12 +68,14 @@ def tail(
     from relevo import JobEvents
 
     start = _start(from_)
-    options = parse_kafka_options(kafka_option)
+    options: dict[str, Any] = {**parse_kafka_options(kafka_option)}
     names = [_kind(each) for each in kinds]
     wanted: dict[str, Any] = {"types": types or None, "keys": keys or None, "kinds": names or None}
     count = 0
     with JobEvents(kafka, cluster, start, follow=follow, **wanted, **options) as events:
         for count, event in enumerate(events, start=1):
+            if event.skipped is not None:
+                click.echo(f"no longer in the log: {event.skipped}", err=True)
             click.echo(as_json(fields_of(event)) if json_ else line_of(event))
             if limit is not None and count >= limit:
                 return

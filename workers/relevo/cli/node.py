@@ -11,12 +11,14 @@ from relevo.cli.output import addresses
 # In the order of --help: what a start usually needs first.
 _FLAGS: Final = (
     "node_id", "kafka", "zookeeper", "cluster", "partitions", "api_host", "api_port", "api_advertise",
+    "pulse_host", "pulse_port", "pulse_advertise", "replicas", "give_back_after_s",
+    "snapshot_events", "snapshot_interval_s", "log_keep_s",
     "create_topics", "allow_unsafe_topics", "types_max", "window", "lease_expiries_max", "redispatch_after_s",
     "session_timeout_s", "settle_s", "start_timeout_s", "stop_timeout_s", "log_format", "log_level",
 )  # fmt: skip
 
 
-_HELP: Final = """Run one engine node: it leads some partitions, and stands by for the others.
+_HELP: Final = """Run one engine node: it leads some partitions, and stands by for others.
 
 Run one per core, on several machines; each takes its share of the partitions, and takes over those of a
 node that dies. A node keeps nothing on disk.
@@ -40,8 +42,8 @@ A settings file:
 Flags win over the environment (RELEVO_ and the setting's name in capitals), and that over the file.
 Passwords belong in the file or in RELEVO_KAFKA_OPTIONS; they are never logged.
 
-SIGTERM or SIGINT ends the node in order: it finishes its transactions and gives its partitions away.
-A second one ends it at once.
+SIGTERM or SIGINT ends the node in order: it hands its partitions over, one after the other, to nodes that
+are ready for them. A second one ends it at once.
 
 \b
 Exit codes:
@@ -68,7 +70,11 @@ def make_command() -> click.Command:
 
 def _flag(name: str, field: Any) -> click.Option:
     """What isn't given stays None, for the other sources to fill."""
-    default = "" if name in ("node_id", "api_advertise") else f"  [default {field.default}]"
+    default = (
+        ""
+        if name in ("node_id", "api_advertise", "pulse_host", "pulse_advertise")
+        else f"  [default {field.default}]"
+    )
     flag = "--" + name.replace("_", "-")
     text = f"{field.description}{default}"
     if field.annotation is bool:

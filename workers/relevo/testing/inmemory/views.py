@@ -25,7 +25,7 @@ class JobView:
         created_at: When it was created.
         retries: Failures that are still answered with another attempt.
         failures: Attempts that failed.
-        lease_expiries: Attempts whose lease ran out.
+        lease_expiries: Attempts that fell silent.
         due_at: SCHEDULED: when it becomes ready; else None.
         lease_until: When the lease of the attempt that runs ends; None where none was reported as running.
         error: Text of the last failure, of the business error, or of why it was cancelled.
@@ -70,7 +70,7 @@ def job_view(known: dict[str, Any], history: Iterable[JobEvent]) -> JobView:
                 told |= {"created_at": at, "retries": job.retries}
             case ev.JobFailed(error=error, retries=retries):
                 told |= {"error": error, "retries": retries, "failures": told["failures"] + 1}
-            case ev.JobTimedOut(cause="LEASE"):
+            case ev.JobTimedOut(cause="LEASE" | "TAKEN_OVER"):
                 told["lease_expiries"] += 1
             case ev.JobErrored(code=code, message=message):
                 told |= {"code": code, "error": message}
