@@ -249,7 +249,8 @@ def test_what_the_page_says_of_failures(
         assert keys == [(1, "workflow-k 1", headers), (2, "workflow-k 1", headers)]
 
         assert order_label("o-7").key == order_label("o-7").key == "label-o-7"
-        client.await_result(client.create("print-label", key="o-8"))
+        labels = [client.create("print-label", {"order": "o-8"}, correlation_id="o-8") for _ in range(2)]
+        assert len({client.await_result(each).value["label"] for each in labels}) == 1
         assert kinds_of(engine, "label-o-7").count("JobCreated") == 1
 
         client.create("suggest", {"card": "declined"}, key="refused", retries=5, backoff=0.05)

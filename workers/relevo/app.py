@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 from relevo.aclient import AsyncClient
 from relevo.client import Client
 from relevo.dedup.store import DedupStore
+from relevo.dedup_key import DedupBy
 from relevo.environment import find_place
 from relevo.errors import ConfigurationError
 from relevo.execution import Handler
@@ -149,6 +150,7 @@ class WorkerApp(_Runnable):
         timeout: float | None = None,
         ttl: float | None = None,
         buffer: int = BUFFER,
+        dedup_by: DedupBy | None = None,
     ) -> Callable[[H], H]:
         """Make the decorated function the handler of a job type. For the arguments see `JobType`.
 
@@ -169,6 +171,7 @@ class WorkerApp(_Runnable):
                     timeout=timeout,
                     ttl=ttl,
                     buffer=buffer,
+                    dedup_by=dedup_by,
                 )
             )
             return handler
@@ -205,6 +208,7 @@ class JobWorker(_Runnable):
         delivery: See `JobType`.
         timeout: See `JobType`.
         buffer: See `JobType`.
+        dedup_by: See `JobType`.
         drain: How long running handlers may finish when a partition goes to another worker, in seconds.
         watch: Follow the log for jobs that run long.
         suspect_after: See `WorkerApp`.
@@ -223,6 +227,7 @@ class JobWorker(_Runnable):
         delivery: Delivery = "at-least-once",
         timeout: float | None = None,
         buffer: int = BUFFER,
+        dedup_by: DedupBy | None = None,
         drain: float = DRAIN_S,
         watch: bool = True,
         suspect_after: int | None = SUSPECT_AFTER,
@@ -240,6 +245,7 @@ class JobWorker(_Runnable):
                 timeout=timeout,
                 ttl=ttl,
                 buffer=buffer,
+                dedup_by=dedup_by,
             )
         )
         self._stopping = threading.Event()

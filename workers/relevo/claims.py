@@ -8,9 +8,11 @@ from typing import Final
 
 from relevo.dedup.link import StoreLink, backoff_s
 from relevo.dedup.store import Claim, Done, Held, Mine, Unknown
+from relevo.dedup_key import KeyOf
+from relevo.errors import InvalidRequest
 from relevo.item import Item
 from relevo.outbox import Outbox
-from relevo.outcomes import Completed
+from relevo.outcomes import Completed, Failed
 from relevo.stats import WorkerStats
 from relevo.transactions import Grant
 
@@ -23,7 +25,7 @@ class Claims:
 
     Args:
         store: The dedup store; None: at most once, where nothing is claimed.
-        namespace: Put before a job's key to make its dedup key.
+        namespace: Put before a job's key to make its dedup key; or a function of the job that makes it.
         claim_s: How long a claim holds, from the job's lease in milliseconds, in seconds.
         outbox: Takes the completions of what was done before.
         postpone: Brings an item again at a time, in monotonic seconds.
@@ -35,7 +37,7 @@ class Claims:
     def __init__(
         self,
         store: StoreLink | None,
-        namespace: str,
+        namespace: str | KeyOf,
         claim_s: Callable[[int], float],
         outbox: Outbox,
         postpone: Callable[[Item, float], None],
@@ -44,8 +46,8 @@ class Claims:
         ttl: float | None = None,
     ) -> None:
         self._store = store
+        self._key_of = namespace if callable(namespace) else lambda job: namespace + job.key
         self._ttl = ttl
-        self._namespace = namespace
         self._claim_s = claim_s
         self._outbox = outbox
         self._postpone = postpone
@@ -76,16 +78,21 @@ class Claims:
         return self._claim_s(item.lease_ms)
 
     def of(self, item: Item) -> Claim:
-        """The claim of an item."""
+        """The claim of an item.
+
+        Raises:
+            InvalidRequest: The job has no dedup key; never for one that was claimed before.
+        """
         claim = item.claim
         if claim is None:
-            claim = item.claim = Claim(self._namespace + item.key, item.token, self._claim_s(item.lease_ms))
+            claim = item.claim = Claim(self._key_of(item.job), item.token, self._claim_s(item.lease_ms))
         return claim
 
     def take(self, batch: list[Item], now: float) -> list[Item]:
         """Ask for each; returns those that may run, the others are seen to."""
         if self._store is None:
             return batch
+        batch = [item for item in batch if self._has_key(item)]
         claims = [self.of(item) for item in batch]
         answers = self._store.claim(claims)
         mine = []
@@ -115,6 +122,16 @@ class Claims:
                     self._postpone(item, now + backoff_s(item.tries))
         self._outbox.send()
         return mine
+
+    def _has_key(self, item: Item) -> bool:
+        """Whether it can be claimed; one that never can is reported as failed for good."""
+        try:
+            self.of(item)
+        except InvalidRequest as error:
+            item.outcome = Failed(str(error), retriable=False)
+            self._outbox.add(item, item.outcome)
+            return False
+        return True
 
     def give_back(self, items: list[Item]) -> None:
         """Nobody shall wait for claims of jobs that aren't run here after all."""

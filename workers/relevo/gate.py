@@ -27,6 +27,7 @@ from relevo.arrivals import activations
 from relevo.claims import Claims
 from relevo.dedup.link import StoreLink, backoff_s
 from relevo.dedup.store import DedupStore
+from relevo.dedup_key import KeyOf
 from relevo.endings import Endings
 from relevo.errors import RelevoError
 from relevo.execution import Runner
@@ -57,7 +58,7 @@ class Gate:
 
     Args:
         commands: The commands topic.
-        namespace: Put before a job's key to make its dedup key.
+        namespace: Put before a job's key to make its dedup key; or a function of the job that makes it.
         tracker: Keeps what may be committed.
         sender: Sends what the handlers' ends mean.
         store: The dedup store; None: at most once, nothing is claimed.
@@ -76,7 +77,7 @@ class Gate:
         self,
         *,
         commands: str,
-        namespace: str,
+        namespace: str | KeyOf,
         tracker: OffsetTracker,
         sender: Sender,
         store: DedupStore | None,

@@ -35,7 +35,7 @@ class LeaseKeeper:
 
     Args:
         commands: The commands topic.
-        namespace: Put before a job's key to make its dedup key.
+        namespace: Put before the key of a job that has no claim yet, to make its dedup key.
         identity: Names this worker process.
         running: Handlers at work, by key; owned by the gate.
         runner: Runs the handlers.
@@ -168,7 +168,8 @@ class LeaseKeeper:
 
     def _renew_claims(self, store: DedupStore, items: list[Item], now: float) -> None:
         claims = [
-            Claim(self._namespace + item.key, item.token, self._claim_s(item.lease_ms)) for item in items
+            item.claim or Claim(self._namespace + item.key, item.token, self._claim_s(item.lease_ms))
+            for item in items
         ]
         try:
             answers: list[Answer] = store.renew(claims)

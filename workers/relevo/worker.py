@@ -14,6 +14,7 @@ from relevo import names
 from relevo.consumer import ActivationConsumer
 from relevo.dedup.memory import MemoryDedupStore
 from relevo.dedup.store import DedupStore
+from relevo.dedup_key import DedupBy, DedupKey
 from relevo.errors import ConfigurationError
 from relevo.execution import (
     AsyncHandler,
@@ -66,6 +67,9 @@ class JobType:
             lease is no longer renewed. None: any.
         ttl: Dedup window in seconds; None: the store's own.
         buffer: How many activations may be unfinished in this process at once.
+        dedup_by: What the dedup store knows a job by: ``correlation_id``, or a function of the job that gives
+            a text. Jobs of this type for which it is the same are run once, and all end with that result.
+            None: the job's own key, as for a job without a correlation id or where the function gives None.
     """
 
     type: str
@@ -76,6 +80,7 @@ class JobType:
     timeout: float | None = None
     ttl: float | None = None
     buffer: int = BUFFER
+    dedup_by: DedupBy | None = None
 
     def __post_init__(self) -> None:
         names.check_type(self.type)
@@ -88,6 +93,15 @@ class JobType:
             )
         if self.delivery not in ("at-least-once", "at-most-once"):
             raise ConfigurationError(f"delivery {self.delivery!r}: it is 'at-least-once' or 'at-most-once'")
+        if self.dedup_by is not None and not (self.dedup_by == "correlation_id" or callable(self.dedup_by)):
+            raise ConfigurationError(
+                f"dedup_by of {self.type!r} must be 'correlation_id' or a function of the job, not "
+                f"{self.dedup_by!r}"
+            )
+        if self.dedup_by is not None and self.delivery == "at-most-once":
+            raise ConfigurationError(
+                f"dedup_by of {self.type!r} needs the dedup store, and what is run at most once uses none"
+            )
         for name, value in (("lease", self.lease), ("timeout", self.timeout), ("ttl", self.ttl)):
             if value is not None and not value > 0:
                 raise ConfigurationError(
@@ -152,7 +166,7 @@ class TypeWorker:
         namespace = f"{shared.cluster}:dedup:"
         self.gate = Gate(
             commands=commands,
-            namespace=namespace,
+            namespace=DedupKey(shared.cluster, spec.type, spec.dedup_by),
             tracker=self.tracker,
             sender=shared.sender,
             store=store,

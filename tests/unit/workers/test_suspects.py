@@ -239,12 +239,33 @@ def test_suspects_of_two_types_take_turns_in_the_order_of_asking() -> None:
     mail.arrive(suspect("s"))
     mail.end(DONE)
     assert mail.runner.started == ["a"]
+    assert print_.gate._inbox.qsize() == 1, "it is woken"
     print_.turn()
     mail.turn()
     assert (mail.runner.started, print_.runner.started) == (["a"], ["t"])
     print_.end(DONE)
     mail.turn()
     assert mail.runner.started == ["a", "s"]
+
+
+def test_a_suspect_that_cannot_run_now_holds_no_other_type_up() -> None:
+    """Another worker has its claim, or its partition: nothing of it is here to be waited for."""
+    shared = Solitude()
+    mail, print_ = World(solitude=shared), World(solitude=shared)
+    mail.store.claim([Claim("c:dedup:s", "other", 10)])
+    mail.arrive(suspect("s"))
+    print_.arrive(activation_bytes("p"))
+    assert print_.runner.started == ["p"], "asked for alone"
+    mail.later()
+    print_.arrive(activation_bytes("q"))
+    assert print_.runner.started == ["p", "q"], "asked for while others run"
+    mail.arrive(suspect("t"), slot=1)
+    print_.arrive(activation_bytes("r"))
+    assert print_.runner.started == ["p", "q"], "t waits for p and q"
+    mail.tracker.close([(TOPIC, 1)])
+    mail.turn()
+    print_.turn()
+    assert print_.runner.started == ["p", "q", "r"]
 
 
 def test_a_type_that_stops_or_fails_holds_no_other_up() -> None:
