@@ -65,6 +65,7 @@ class NodeBackend:
                 view.standby_lag,
                 view.role == Role.STANDBY,
                 view.hand_over,
+                view.held_back,
             )
             for view in self._views()
         ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -61,9 +62,10 @@ class NodeMetrics(Observer):
 
     Args:
         roles: All roles there are, so that the one a node isn't in reads 0.
+        wall: Seconds since the Unix epoch.
     """
 
-    def __init__(self, roles: Iterable[str]) -> None:
+    def __init__(self, roles: Iterable[str], wall: Callable[[], float] = time.time) -> None:
         # Half of all lines, of no use where every counter starts at 0 with the process.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
@@ -117,7 +119,7 @@ class NodeMetrics(Observer):
             registry=self.registry,
         )  # fmt: skip
 
-        self._snapshots = SnapshotMetrics(self.registry)
+        self._snapshots = SnapshotMetrics(self.registry, wall)
 
     def observe(self, gauges: Callable[[], Iterable[PartitionGauges]]) -> None:
         """Asks for this node's partitions at every scrape."""
@@ -225,7 +227,7 @@ class _Snapshot(Collector):
             labels=("partition",),
         )  # fmt: skip
         overdue = GaugeMetricFamily(
-            "relevo_oldest_overdue_lease_seconds", "How long ago the lease ran out that waits longest for its end.",
+            "relevo_oldest_overdue_lease_seconds", "How long the lease that ran out first waits for its end.",
             labels=("partition",),
         )  # fmt: skip
         for each in self._gauges():

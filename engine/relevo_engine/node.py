@@ -34,7 +34,7 @@ from relevo_partitions.errors import ConfigMismatch, NodeIdTaken, ZooKeeperUnava
 from relevo_partitions.host import PartitionHost
 from relevo_partitions.pulse import PulseUnavailable
 from relevo_partitions.roles import Role
-from relevo_partitions.settings import HostSettings
+from relevo_partitions.settings import HostSettings, StandbySettings, TermSettings
 from relevo_partitions.snapshotter import SnapshotSettings
 
 T = TypeVar("T")
@@ -196,6 +196,8 @@ class Node:
             pulse_host=settings.pulse_host or settings.api_host,
             pulse_port=settings.pulse_port,
             pulse_advertise=settings.pulse_advertise,
+            term=TermSettings(held_back_s=settings.held_back_s),
+            standby=StandbySettings(held_back_s=settings.held_back_s),
             snapshots=SnapshotSettings(
                 events=settings.snapshot_events,
                 interval_s=settings.snapshot_interval_s,

@@ -175,6 +175,13 @@ class NodeSettings(ClusterWide, BaseSettings):
         le=10 * 365 * 24 * 3600,
         description="Seconds for which the job log is kept for its readers, snapshots or not.",
     )
+    held_back_s: float = Field(
+        default=15.0,
+        ge=11.0,
+        le=3600.0,
+        description="Seconds after which readers behind another program's open transaction are reported."
+        " Above the 10 s after which Kafka ends one of Relevo's own.",
+    )
     window: int = Field(
         default=2_000, ge=1, le=1_000_000, description="Activations outstanding per job type and partition."
     )

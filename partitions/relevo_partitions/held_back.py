@@ -1,7 +1,7 @@
 """Notices when somebody's open transaction holds a partition's readers back: nothing else would say so.
 
-A reader of committed records gets none from where the oldest open transaction begins. Ours are over within ten
-seconds, whatever happens to their producers; another program's may stay open for a quarter of an hour or,
+A reader of committed records gets none from where the oldest open transaction begins. Ours are over within
+ten seconds, whatever happens to their producers; another program's may stay open for a quarter of an hour or,
 where its end was lost, for ever.
 """
 
@@ -38,7 +38,7 @@ class HeldBackWatch:
         self._limit_s = limit_s
         self._observer = observer
         self._now = now
-        self._stable = -1
+        self._stable, self._records = -1, 0
         self._since = self._told_at = 0.0
 
     def look(self, reader: Reader) -> None:
@@ -55,8 +55,10 @@ class HeldBackWatch:
             self._tell(now, end - stable)
 
     def _tell(self, now: float, records: int) -> None:
-        first = self.text is None
-        if not first and now - self._told_at < AGAIN_S:
+        if records != self._records:
+            self._records = records
+            self._observer.held_back(self._topic, self._partition, records)
+        if self.text is not None and now - self._told_at < AGAIN_S:
             return
         self._told_at = now
         self.text = (
@@ -65,7 +67,6 @@ class HeldBackWatch:
             f"kafka-transactions.sh --bootstrap-server … abort --topic {self._topic} "
             f"--partition {self._partition} --start-offset {self._stable}"
         )
-        self._observer.held_back(self._topic, self._partition, records)
         self._observer.fault(self._partition, "held_back", self.text)
 
     def close(self) -> None:
@@ -73,7 +74,7 @@ class HeldBackWatch:
         self._clear(-1)
 
     def _clear(self, stable: int) -> None:
-        self._stable = stable
+        self._stable, self._records = stable, 0
         if self.text is not None:
             self.text = None
             self._observer.held_back(self._topic, self._partition, 0)

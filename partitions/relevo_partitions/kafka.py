@@ -21,9 +21,9 @@ FIXED: Final = frozenset(
     {
         "acks", "auto.offset.reset", "bootstrap.servers", "delivery.report.only.error", "delivery.timeout.ms",
         "enable.auto.commit", "enable.auto.offset.store", "enable.idempotence", "enable.partition.eof",
-        "group.id", "isolation.level", "log.queue", "log_level", "max.in.flight.requests.per.connection",
-        "message.timeout.ms", "partitioner", "request.required.acks", "transaction.timeout.ms",
-        "transactional.id",
+        "group.id", "isolation.level", "log.connection.close", "log.queue", "log_level",
+        "max.in.flight.requests.per.connection", "message.timeout.ms", "partitioner", "request.required.acks",
+        "transaction.timeout.ms", "transactional.id",
     }
 )  # fmt: skip
 """Settings that the guarantees rest on; a user's options may not hold them."""
@@ -81,10 +81,10 @@ class Connection:
             "topic.metadata.propagation.max.ms": 2_000,
             **self._options,
             "bootstrap.servers": self.bootstrap,
-            **fixed,
             "log_level": 4,
+            **fixed,
             "error_cb": faults.heard,
-            "logger": QuietLog(self.redact),
+            "logger": QuietLog(self.redact, faults.logged),
         }
 
     def redact(self, text: str) -> str:
@@ -136,6 +136,8 @@ class Faults:
     def __init__(self) -> None:
         self.last = ""
         self.fatal: KafkaError | None = None
+        self.coordinator_lost = False
+        """Whether a connection to the coordinator of transactions has broken since this client was made."""
 
     def heard(self, error: KafkaError) -> None:
         """Librdkafka's error callback; must not raise."""
@@ -143,6 +145,15 @@ class Faults:
             self.fatal = error
         if error.code() != KafkaError._ALL_BROKERS_DOWN or not self.last:
             self.last = _without_prefix(error.str())
+
+    def logged(self, line: str) -> None:
+        """Hear a log line of librdkafka; must not raise.
+
+        It reconnects by itself and reports no error: a line of level 6 is all that is to be heard of a broken
+        connection. An attempt to connect that failed carried no request.
+        """
+        if line.startswith("FAIL ") and "TxnCoordinator" in line and "in state CONNECT" not in line:
+            self.coordinator_lost = True
 
 
 def _without_prefix(text: str) -> str:
@@ -157,8 +168,11 @@ class QuietLog:
     mend by itself reaches whoever made the call.
     """
 
-    def __init__(self, redact: Callable[[str], str]) -> None:
+    def __init__(
+        self, redact: Callable[[str], str], heard: Callable[[str], None] = lambda _line: None
+    ) -> None:
         self._redact = redact
+        self._heard = heard
 
     def log(self, level: int, text: str, *args: object) -> None:
         """Called by librdkafka's binding within `poll` and the like; must not raise."""
@@ -166,6 +180,7 @@ class QuietLog:
             line = self._redact(text % args if args else text)
         except (TypeError, ValueError):
             line = text
+        self._heard(line)
         log.log(logging.WARNING if level >= logging.CRITICAL else logging.DEBUG, "librdkafka: %s", line)
 
 

@@ -8,6 +8,7 @@ from typing import Final, Protocol
 from relevo_partitions.batches import Batches
 from relevo_partitions.course import Course
 from relevo_partitions.establish import Established
+from relevo_partitions.held_back import HeldBackWatch
 from relevo_partitions.ports import PartitionIO
 from relevo_partitions.progress import Progress
 from relevo_partitions.reads import ReadQueue
@@ -46,6 +47,7 @@ class Leading:
         progress: Kept up to date.
         settings: Bounds.
         takeover: Notes the first activation.
+        held_back: Follows the reader of the commands.
         snapshots: Makes what takes snapshots while nobody stands by; None where there are to be none.
     """
 
@@ -60,6 +62,7 @@ class Leading:
         progress: Progress,
         settings: TermSettings,
         takeover: Takeover,
+        held_back: HeldBackWatch,
         snapshots: Callable[[], LeaderSnapshots | None] = lambda: None,
     ) -> None:
         self._course = course
@@ -70,6 +73,7 @@ class Leading:
         self._progress = progress
         self._settings = settings
         self._takeover = takeover
+        self._held_back = held_back
         self._snapshots = snapshots
 
     def run(self, established: Established) -> None:
@@ -78,6 +82,7 @@ class Leading:
         try:
             self._run(established, snapshots)
         finally:
+            self._held_back.close()
             if snapshots is not None:
                 snapshots.stop()
 
@@ -92,6 +97,7 @@ class Leading:
             batch = self._batches.next(commands, 0.0 if copying else self._wait_s(established, wrote))
             wrote = self._turn(established, batch)
             self._progress.end = commands.end_offset()
+            self._held_back.look(commands)
             if snapshots is not None:
                 snapshots.turn_leading(machine, self._writer.commits)
             at = now()

@@ -24,6 +24,11 @@ from relevo_partitions.statemachine import (
 
 TRIAL_RECORDS: Final = 500
 """So many records of the log show whether they go on where a snapshot ends."""
+TRIAL_BEFORE: Final = 50
+"""So many offsets before its end are looked at too: among them is the last event that it holds. A log that
+lost its tail and grew again differs there, though all numbers go on as they should."""
+LARGE: Final = 10_000
+"""So many open jobs are worth setting apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,15 +134,42 @@ def _restored(
         machine.last_seq, machine.epoch, machine.position, machine.count, manifest.state_hash
     )
     check_facts(manifest, found)
-    offset = manifest.log_offset
-    records = store.peek(offset, TRIAL_RECORDS) if offset < bounds.end else []
     try:
-        machine.replay([record for record in records if not is_barrier(record.value)])
+        _try_on(machine, store, manifest, bounds)
     except LogDamaged as damage:
         raise SnapshotUnfit(f"the log doesn't go on where it ends: {damage}") from damage
     # Whoever reads on may look for a barrier that stands among these records.
     machine.reread()
-    return Loaded(machine, offset, manifest)
+    return Loaded(machine, manifest.log_offset, manifest)
+
+
+def _try_on(machine: StateMachine, store: SnapshotStore, manifest: Manifest, bounds: LogBounds) -> None:
+    """Apply the log from somewhat before the snapshot's end: it must be the one that the snapshot was of.
+
+    Raises:
+        LogDamaged: It isn't.
+    """
+    offset, left = max(bounds.begin, manifest.log_offset - TRIAL_BEFORE), TRIAL_RECORDS
+    while offset < bounds.end and left > 0:
+        records = store.peek(offset, left)
+        if not records:
+            return
+        events = [record for record in records if not is_barrier(record.value)]
+        machine.replay([record for record in events if record.offset < manifest.log_offset])
+        if offset < manifest.log_offset and machine.last_seq != manifest.seq:
+            raise LogDamaged(
+                f"below offset {manifest.log_offset}: expected events up to seq {manifest.seq}, found seq "
+                f"{machine.last_seq}"
+            )
+        machine.replay([record for record in events if record.offset >= manifest.log_offset])
+        offset = records[-1].offset + 1
+        left -= max(len(records), TRIAL_RECORDS // 4)  # where a look shows little, few are enough
+
+
+def set_apart(machine: StateMachine) -> None:
+    """Spare Python's collector a large state that was just built up: a walk through it is a pause."""
+    if machine.count >= LARGE:
+        gc.freeze()
 
 
 @contextmanager

@@ -81,9 +81,9 @@ class PartitionReader:
                     "check.crcs": verify_checksums,
                     "fetch.error.backoff.ms": 50,
                     "statistics.interval.ms": STATISTICS_MS,
-                    "stats_cb": self._heard,
                 },
             )
+            | {"stats_cb": self._heard}
         )
         self._closed = False
 

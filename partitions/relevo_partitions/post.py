@@ -157,4 +157,5 @@ class Post:
             else (),
             standby_lag=standby.lag if standby is not None else None,
             hand_over=self.hand_over,
+            held_back=followed.held_back.text if (followed := leadership or standby) is not None else None,
         )

@@ -33,6 +33,9 @@ class TermSettings:
     own, shorter limit; this one is for a call that doesn't keep it."""
     position_every_s: float = 5.0
     """How often the position is published for lag tools."""
+    held_back_s: float = 15.0
+    """After so long behind an open transaction of another producer, readers count as held back; above the
+    timeout of our own transactions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +54,8 @@ class StandbySettings:
     """For so long it may be further behind."""
     stall_s: float = 10.0
     """After so long without the barrier that it waits for, Kafka is asked whether it is there."""
+    held_back_s: float = 15.0
+    """As for a term."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -208,8 +208,8 @@ class Snapshotter:
             return
         began = self._runtime.monotonic()
         frozen = machine.freeze()
-        took = self._runtime.monotonic() - began
         sink = self._store.begin(frozen.seq)
+        took = self._runtime.monotonic() - began
         taken_at = int(self._runtime.wall() * 1000)
         self._copy = _Copy(frozen, sink, bounds, log_offset, taken_at, began, took)
         self._phase = _Phase.COPYING

@@ -15,6 +15,8 @@ from typing import Final, Protocol
 from relevo_partitions.barrier import find_barrier, is_barrier
 from relevo_partitions.endings import Ending, TermOver
 from relevo_partitions.errors import KafkaUnavailable
+from relevo_partitions.held_back import HeldBackWatch
+from relevo_partitions.loading import set_apart
 from relevo_partitions.observer import Observer
 from relevo_partitions.ports import PartitionIO, Reader
 from relevo_partitions.runtime import THREADS, Runtime
@@ -136,6 +138,7 @@ class Standby:
         self._stopping = runtime.signal()
         self._ended = runtime.signal()
         self._behind_since: float | None = None
+        self.held_back = HeldBackWatch(io.log_topic, partition, settings.held_back_s, observer, self._now)
 
     def stop(self) -> None:
         """Let `run` end and drop what it has built. Returns at once."""
@@ -173,6 +176,7 @@ class Standby:
                 if reader is not None:
                     reader.close()
                 self.over = over
+            self.held_back.close()
             self.hot = self.hot and self.replica is not None
             self._ended.set()
             self._changed(self)
@@ -207,7 +211,11 @@ class Standby:
                 moved_at = self._now()
                 reader.check(replica.next_offset)
             self.position = replica.machine.position
+            was_hot = self.hot
             self._weigh(reader, replica.next_offset)
+            if self.hot and not was_hot:
+                set_apart(replica.machine)
+            self.held_back.look(reader)
             snapshots = self._snapshots
             if snapshots is not None and nonce is None and (self.takes_snapshots or snapshots.busy):
                 snapshots.turn(replica.machine, replica.next_offset)

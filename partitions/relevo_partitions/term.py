@@ -17,9 +17,10 @@ from relevo_partitions.course import Course
 from relevo_partitions.endings import Ending, Setback, TermOver
 from relevo_partitions.errors import KafkaUnavailable, NotLeader
 from relevo_partitions.establish import Establishing
+from relevo_partitions.held_back import HeldBackWatch
 from relevo_partitions.leading import LeaderSnapshots, Leading
 from relevo_partitions.observer import Observer
-from relevo_partitions.outcomes import Aborted, Fenced
+from relevo_partitions.outcomes import Aborted, Fenced, Unclear
 from relevo_partitions.ports import PartitionIO, Seat, Verdict
 from relevo_partitions.progress import Progress
 from relevo_partitions.reads import Query, ReadQueue
@@ -38,6 +39,8 @@ SETBACK_WAIT_S: Final = 0.05
 SETBACK_WAIT_MAX_S: Final = 5.0
 CALM_S: Final = 10.0
 """After so long in the lead an earlier setback is forgotten."""
+FRUITLESS_S: Final = 10.0
+"""A term that comes to no commit for so long after a setback is given up, though its claim stands."""
 
 
 class Leadership:
@@ -106,6 +109,9 @@ class Leadership:
             takeover=self.takeover,
             standby=standby,
         )
+        self.held_back = HeldBackWatch(
+            io.commands_topic, partition, settings.held_back_s, observer, self._course.now
+        )
         self._leading = Leading(
             self._course,
             self._writer,
@@ -115,10 +121,13 @@ class Leadership:
             progress=self.progress,
             settings=settings,
             takeover=self.takeover,
+            held_back=self.held_back,
             snapshots=snapshots,
         )
         self._setbacks = 0
         self._leading_since = 0.0
+        self._fruitless_since = 0.0
+        self._commits_then = -1
 
     # -- for other threads
 
@@ -195,6 +204,7 @@ class Leadership:
         """Decide whether the term goes on, and from which step; wait where setbacks come in a row."""
         outcome = setback.outcome
         self._course.check()
+        self._give_up_if_fruitless(outcome)
         if isinstance(outcome, Aborted):
             self._observer.fault(self.partition, "aborted", outcome.reason)
             if outcome.topic is not None and outcome.topic != self._io.log_topic:
@@ -206,6 +216,18 @@ class Leadership:
             self._confirm(outcome.reason, patient=not fenced)
             self._course.role(Role.FENCING, outcome.reason)
         self._pause()
+
+    def _give_up_if_fruitless(self, outcome: Aborted | Fenced | Unclear) -> None:
+        """Another node may have a better way to Kafka; as long as the claim stands, it isn't tried."""
+        if isinstance(outcome, Aborted) and outcome.topic is not None:
+            return
+        now = self._course.now()
+        if self._writer.commits != self._commits_then:
+            self._commits_then, self._fruitless_since = self._writer.commits, now
+        elif now - self._fruitless_since > FRUITLESS_S:
+            raise TermOver(
+                Ending.KAFKA_UNAVAILABLE, f"no commit in {FRUITLESS_S:g} s of trying: {outcome.reason}"
+            )
 
     def _confirm(self, reason: str, *, patient: bool) -> None:
         """Go on only where ZooKeeper says that the claim stands.

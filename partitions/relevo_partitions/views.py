@@ -33,6 +33,8 @@ class PartitionView:
     stand by."""
     hand_over: str | None = None
     """What a hand-over of the partition by this node waits for."""
+    held_back: str | None = None
+    """Whose open transaction keeps this node from reading on, in words."""
 
     @property
     def lag(self) -> int:

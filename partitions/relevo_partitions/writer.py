@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +28,10 @@ SLICE_MAX: Final = 5_000
 """Most records handed to librdkafka in one call: Python's other threads, ZooKeeper's among them, stand still
 until it returns."""
 
+DROPPED_STRAY: Final = (
+    "the producer was dropped: its connection to the coordinator broke, and what it sent may still arrive"
+)
+
 _Batches = dict[tuple[str, int], list[dict[str, Any]]]
 
 
@@ -46,6 +51,7 @@ def producer_settings(connection: Connection, faults: Faults, transactional_id: 
             "retry.backoff.ms": 5,
             "retry.backoff.max.ms": 100,
             "compression.type": "lz4",
+            "log_level": 6,  # so that a broken connection is heard of
         },
     )
 
@@ -76,24 +82,26 @@ class TransactionalWriter:
         self._checkpoint = checkpoint
         self._fork = ForkGuard("a transactional writer")
         self._undelivered: dict[str, KafkaError] = {}
+        self._dropped = "the producer was dropped"
 
     def commit(self, writes: Sequence[Write]) -> Outcome:
         """Write all or nothing. See `relevo_partitions.ports.Writer.commit`."""
         self._fork.check()
         producer = self._producer
         if producer is None:
-            return Unclear("the producer was dropped")
+            return Unclear(self._dropped)
         # One batch per partition: produce_batch() takes a partition for each record too, and ignores it.
         batches: _Batches = defaultdict(list)
         for topic, partition, key, value in writes:
             batches[topic, partition].append({"value": value, "key": key})
         began = time.monotonic()
         outcome = self._transact(producer, batches)
-        if outcome is not None:
-            if not isinstance(outcome, Aborted):
-                self.drop()
-            return outcome
-        return Committed(len(writes), time.monotonic() - began)
+        if not (outcome is None or isinstance(outcome, Aborted)):
+            self.drop()
+        elif self._may_end_the_next(producer):
+            self._dropped = DROPPED_STRAY
+            self.drop()
+        return outcome or Committed(len(writes), time.monotonic() - began)
 
     def missing(self, topic: str, partition: int) -> str | None:
         """See `relevo_partitions.ports.Writer.missing`. A producer's connection is free to answer at once."""
@@ -114,6 +122,16 @@ class TransactionalWriter:
         producer, self._producer = self._producer, None
         if producer is not None:
             drop_in_background(producer)
+
+    def _may_end_the_next(self, producer: Producer) -> bool:
+        """Whether the end of a transaction may be on its way still, although librdkafka has sent it again.
+
+        The brokers can't tell one transaction of a producer from its next: a stray commit that arrives while
+        that is half written commits the half. A producer behind a new fence is another one.
+        """
+        with contextlib.suppress(KafkaException, SystemError):
+            producer.poll(0)  # serves log lines
+        return self._faults.coordinator_lost
 
     def _transact(self, producer: Producer, batches: _Batches) -> Outcome | None:
         """None where the transaction committed."""

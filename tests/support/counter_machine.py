@@ -113,12 +113,16 @@ class CounterMachine:
     def reread(self) -> None:
         self._read_from = 0
 
-    def _holds(self, seq: int) -> bool:
+    def _holds(self, event: dict[str, Any]) -> bool:
         """Whether an event that is read again is one that the state holds."""
+        seq = event["seq"]
         if self._read_from is None or seq > self.seq or (self._read_from and seq != self._read_from + 1):
             self._read_from = None
             return False
         self._read_from = seq
+        found = (event["epoch"], event["at"])
+        if seq == self.seq and found != (self.epoch, self.last_at):
+            raise LogDamaged(f"expected seq {seq} of {(self.epoch, self.last_at)}, found one of {found}")
         return True
 
     # -- log
@@ -133,7 +137,7 @@ class CounterMachine:
                 raise LogDamaged(
                     f"partition {self.partition}, offset {record.offset}: unreadable ({error})"
                 ) from None
-            if self._holds(seq):
+            if self._holds(event):
                 continue
             rises = event["kind"] == "elected"
             if seq != self.seq + 1 or epoch != self.epoch + rises:

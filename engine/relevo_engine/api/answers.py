@@ -109,7 +109,7 @@ class Answers:
             return answer | {"standbys": standbys}
         for partition, row in rows.items():
             row["standbys"] = [
-                {"node": each["node"], "hot": each["hot"], "lag": each["lag"]}
+                {name: each.get(name) for name in ("node", "hot", "lag", "held_back")}
                 for each in sorted(standbys, key=lambda each: str(each["node"]))
                 if each["partition"] == partition
             ]
@@ -142,6 +142,7 @@ class Answers:
                 "node": self._backend.node_id,
                 "hot": each.hot,
                 "lag": each.standby_lag if each.standby_lag >= 0 else None,
+                "held_back": each.held_back,
             }
             for each in self._backend.local()
             if each.standby_lag is not None
@@ -150,7 +151,7 @@ class Answers:
     def _row(self, seen: LocalPartition, described: dict[str, Any]) -> dict[str, Any]:
         lag = {"lag": seen.lag} if seen.lag is not None else {}
         head = {"partition": seen.partition, "leader": self._backend.node_id, "role": _LEADING}
-        return head | described | lag | {"hand_over": seen.hand_over}
+        return head | described | lag | {"hand_over": seen.hand_over, "held_back": seen.held_back}
 
     async def _read(self, partition: int, query: Callable[[Any], Any]) -> Any:
         try:

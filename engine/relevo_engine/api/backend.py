@@ -30,6 +30,8 @@ class LocalPartition(NamedTuple):
     """Whether this node stands by and keeps up: it can take over at once."""
     hand_over: str | None = None
     """What a hand-over of the partition waits for, where this node leads."""
+    held_back: str | None = None
+    """Which open transaction of somebody else's keeps this node from reading on, in words."""
 
 
 class Backend(Protocol):

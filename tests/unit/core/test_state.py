@@ -190,12 +190,14 @@ def test_views_tell_what_is_known() -> None:
     assert summary["counts"] == p.machine.counts()
     assert summary["open"] == len(p.state.jobs)
     assert summary["position"] == p.offset
+    assert summary["next_lease_until"] is None
     started = Partition(rules())
     started.create("k", lease_ms=5_000)
     started.start("k")
     view = started.owner.view("k")
     assert view is not None
     assert (view["lease_until"], view["worker"]) == (START + 5_000, "w1")
+    assert started.owner.summary()["next_lease_until"] == START + 5_000
 
 
 def test_rules_that_make_no_sense_are_refused() -> None:

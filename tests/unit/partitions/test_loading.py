@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from relevo_partitions.errors import KafkaUnavailable
-from relevo_partitions.loading import load
+from relevo_partitions.loading import LARGE, load, set_apart
 from relevo_partitions.observer import Observer
 from relevo_partitions.statemachine import Incoming, LogDamaged
 from tests.unit.partitions.test_snapshotter import Bench, Heard, make
@@ -33,10 +34,28 @@ def test_without_snapshots_the_whole_log_is_read() -> None:
     bench.check_recovery()
 
 
+def test_a_large_state_is_set_apart_from_what_the_collector_walks_through(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A standby that is hot would pause for a walk through a million jobs."""
+    small, large = make(0), make(0)
+    monkeypatch.setattr(type(large), "count", property(lambda machine: LARGE if machine is large else 0))
+    frozen = gc.get_freeze_count()
+    try:
+        set_apart(small)
+        assert gc.get_freeze_count() <= frozen
+        set_apart(large)
+        assert gc.get_freeze_count() > frozen
+    finally:
+        gc.unfreeze()
+
+
 def test_the_newest_is_taken() -> None:
-    bench = bench_with(3)
-    loaded = load(0, make, bench.store, Observer())
+    bench, heard = bench_with(3), Heard()
+    loaded = load(0, make, bench.store, heard)
     assert loaded.manifest == bench.store.manifests[-1]
+    ((event, said),) = heard.notes
+    assert (event, said["snapshot"]) == ("snapshot_loaded", loaded.manifest.name)
     assert loaded.log_offset == bench.store.manifests[-1].log_offset
     bench.check_recovery()
 

@@ -51,9 +51,8 @@ def status(ctx: click.Context, api: str | None, zookeeper: str, cluster: str, js
                 partition_rows(answer),
             )
         )
-        for row in answer["partitions"]:
-            if "error" in row:
-                click.echo(f"warning: partition {row['partition']}: {row['error']['message']}", err=True)
+        for warning in warnings(answer):
+            click.echo(f"warning: {warning}", err=True)
     ctx.exit(1 if sick else 0)
 
 
@@ -67,6 +66,17 @@ def partition_rows(answer: dict[str, Any]) -> list[list[object]]:
         head = [row.get(name, "-") for name in ("epoch", "position", "lag")]
         rows.append([row["partition"], row["leader"] or "-", standbys(row) or "-", *head, *cells])
     return rows
+
+
+def warnings(answer: dict[str, Any]) -> list[str]:
+    """What isn't as it should be."""
+    found = []
+    for row in answer["partitions"]:
+        if "error" in row:
+            found.append(f"partition {row['partition']}: {row['error']['message']}")
+        held = [row.get("held_back"), *(each.get("held_back") for each in row.get("standbys", ()))]
+        found += dict.fromkeys(text for text in held if text)
+    return found
 
 
 def standbys(row: dict[str, Any]) -> str:
