@@ -100,7 +100,7 @@ def begin(
 
 def _begin_one(partition: int, start: Place, at_time: int, low: int, high: int) -> Progress:
     if isinstance(start, Mapping) and partition in start:
-        return behind(partition, start[partition], low)
+        return _behind(partition, start[partition], low)
     if start == "now":
         return Progress(partition, high, low)
     if isinstance(start, int):
@@ -110,9 +110,23 @@ def _begin_one(partition: int, start: Place, at_time: int, low: int, high: int) 
     return Progress(partition, low, low, seq=0, trimmed_from=0 if low > 0 else None, tolerant=True)
 
 
-def behind(partition: int, known: int | LogPosition, low: int) -> Progress:
+def _behind(partition: int, last: int | LogPosition, low: int) -> Progress:
     """Reading that goes on behind a stored position."""
-    if isinstance(known, LogPosition):
-        return Progress(partition, known.offset + 1, low, seq=known.seq, epoch=known.epoch)
+    if isinstance(last, LogPosition):
+        return Progress(partition, last.offset + 1, low, seq=last.seq, epoch=last.epoch)
     # Whoever starts at 0 has missed nothing so far.
-    return Progress(partition, known, low, seq=0 if known == 0 else None)
+    return Progress(partition, last, low, seq=0 if last == 0 else None)
+
+
+def known(place: TopicPartition) -> int | LogPosition:
+    """What a group's stored position says; one that another program committed is an offset alone."""
+    seq, _, epoch = (place.metadata or "").partition(" ")
+    if not (seq.isdigit() and epoch.isdigit()):
+        return place.offset
+    return LogPosition(place.partition, place.offset - 1, int(seq), int(epoch))
+
+
+def stored(topic: str, progress: Progress) -> TopicPartition:
+    """A position for the group to store, which `known` reads."""
+    metadata = f"{progress.seq} {progress.epoch}" if progress.seq is not None else None
+    return TopicPartition(topic, progress.partition, progress.offset, metadata or "")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from relevo.errors import InvalidRequest, LogGap, Refused
 from relevo.job_event import LogPosition, Skipped
 from relevo.kafka_options import guarded, no_topic, unreachable
-from relevo.log_progress import CALL_S, Place, Progress, begin
+from relevo.log_progress import CALL_S, Place, Progress, begin, known
 from relevo.type_history import TypeHistory
 from relevo_schemas.codec import decode
 from relevo_schemas.errors import RecordError
@@ -49,8 +49,7 @@ class LogReader:
     """Reads a cluster's log for one `JobEvents`. Not for more than one thread at a time.
 
     Args:
-        consumer: Reads committed records, with ``auto.offset.reset=error`` and ends told.
-        bootstrap: Where Kafka is, for errors.
+        options: Of a consumer of committed records, with ``auto.offset.reset=error`` and ends told.
         topic: The log.
         start: Where to begin.
         to_end: Stop where the log ends now.
@@ -60,8 +59,7 @@ class LogReader:
 
     def __init__(
         self,
-        consumer: Consumer,
-        bootstrap: str,
+        options: dict[str, Any],
         topic: str,
         start: Place,
         *,
@@ -69,8 +67,7 @@ class LogReader:
         allow_gap: Callable[[Skipped], bool],
         history: TypeHistory | None,
     ) -> None:
-        self._consumer = consumer
-        self._bootstrap = bootstrap
+        self._bootstrap = str(options["bootstrap.servers"])
         self._topic = topic
         self._start = start
         self._to_end = to_end
@@ -80,9 +77,20 @@ class LogReader:
         self._problem: Exception | None = None
         self._heard_at = time.monotonic()
         self._unplaced: set[int] = set()
+        self._assigned: set[int] = set()
         self._off_the_log: set[int] = set()
+        self._held: list[Message] = []
+        self._committing: set[tuple[int, int]] = set()
+        self._commit_answer: KafkaError | bool | None = None
         self._on_gone: Callable[[int], None] = lambda _partition: None
         self.progress: dict[int, Progress] = {}
+        self._consumer = Consumer({**options, "on_commit": guarded(self._on_commit)})
+
+    def close(self) -> None:
+        """Give back the connection."""
+        if self._history is not None:
+            self._history.close()
+        self._consumer.close()
 
     # Beginning
 
@@ -147,17 +155,23 @@ class LogReader:
             self._read_from(progress)
 
     def _read_from(self, progress: Progress) -> None:
-        place = TopicPartition(self._topic, progress.partition)
-        if progress.partition in self.progress or progress.partition in self._unplaced:
-            self._consumer.incremental_unassign([place])
         self.progress[progress.partition] = progress
         self._unplaced.discard(progress.partition)
-        self._consumer.incremental_assign([TopicPartition(self._topic, progress.partition, progress.offset)])
         if self._history is not None and progress.offset > progress.begins:
-            self._consumer.pause([place])
             self._history.add(progress.partition, progress.begins, progress.offset)
         else:
-            self._consumer.resume([place])
+            self._assign(progress)
+
+    def _assign(self, progress: Progress) -> None:
+        """Have librdkafka read from where we are.
+
+        Never by pausing and resuming: a partition that was ours before is then read on from an old position.
+        """
+        place = TopicPartition(self._topic, progress.partition, progress.offset)
+        if progress.partition in self._assigned:
+            self._consumer.incremental_unassign([place])
+        self._assigned.add(progress.partition)
+        self._consumer.incremental_assign([place])
 
     # The group
 
@@ -168,19 +182,20 @@ class LogReader:
             if each.error is not None:
                 raise KafkaException(each.error)
             if each.offset >= 0:
-                found[each.partition] = _known(each)
+                found[each.partition] = known(each)
         return found
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        # Where each begins is asked outside of this callback, where an error reaches the caller.
-        parked = [TopicPartition(self._topic, each.partition, OFFSET_END) for each in partitions]
-        consumer.incremental_assign(parked)
-        if parked:
-            consumer.pause(parked)
+        # Where each begins is asked outside of this callback, where an error reaches the caller. Until then
+        # librdkafka has none of them: one that is parked somewhere may be read on from there.
+        consumer.incremental_assign([])
         self._unplaced |= {each.partition for each in partitions}
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        consumer.incremental_unassign(partitions)
+        gone = {each.partition for each in partitions}
+        consumer.incremental_unassign([each for each in partitions if each.partition in self._assigned])
+        self._assigned -= gone
+        self._held = [message for message in self._held if message.partition() not in gone]
         for each in partitions:
             self._unplaced.discard(each.partition)
             self._off_the_log.discard(each.partition)
@@ -189,22 +204,42 @@ class LogReader:
                 self._history.drop(each.partition)
             self._on_gone(each.partition)
 
-    def commit(self, places: list[TopicPartition]) -> bool:
-        """Store positions for the group; False: it was just shared out anew, and nothing was stored.
+    def begin_commit(self, places: list[TopicPartition]) -> None:
+        """Ask Kafka to store positions for the group; `committed` has the answer, while reads go on.
+
+        A commit that waits in the call itself would hold up the very rebalance that it waits for.
+        """
+        self._committing = {(each.partition, each.offset) for each in places}
+        self._commit_answer = None
+        try:
+            self._consumer.commit(offsets=places, asynchronous=True)
+        except KafkaException as error:
+            self._commit_answer = error.args[0]
+
+    def committed(self) -> bool | None:
+        """Whether positions were stored; False: the group was just shared out anew; None: not known yet.
 
         Raises:
-            Unreachable: Kafka doesn't answer.
+            Unreachable: Kafka refuses.
         """
-        try:
-            taken = self._consumer.commit(offsets=places, asynchronous=False)
-        except KafkaException as error:
-            if error.args[0].code() in _REBALANCED:
-                return False
-            raise unreachable(self._bootstrap, error) from error
-        failed = [each.error for each in taken if each.error is not None]
-        if any(error.code() not in _REBALANCED for error in failed):
-            raise unreachable(self._bootstrap, failed[0])
-        return not failed
+        answer = self._commit_answer
+        if isinstance(answer, KafkaError):
+            if answer.code() not in _REBALANCED:
+                raise unreachable(self._bootstrap, answer)
+            return False
+        return answer
+
+    def _on_commit(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
+        if {(each.partition, each.offset) for each in places} != self._committing:
+            return  # of an earlier one, for which nobody waits any more
+        errors = [each.error for each in places if each.error is not None]
+        self._commit_answer = error or next(iter(errors), True)
+
+    def serve(self, timeout: float) -> None:
+        """Let librdkafka tell what it has to; a record that comes is kept for the next read."""
+        message = self._consumer.poll(timeout)
+        if message is not None:
+            self._held.append(message)
 
     # Reading
 
@@ -233,13 +268,8 @@ class LogReader:
             raise self._problem
         try:
             timeout = self._prepare(timeout)
-            first = self._consumer.poll(timeout)
-            if first is None:
-                self._quiet()
-                return []
-            self._heard_at = time.monotonic()
             taken: list[Taken] = []
-            for message in [first, *self._consumer.consume(BATCH_MAX - 1, 0)]:
+            for message in self._fetch(timeout):
                 try:
                     self._take(message, taken)
                 except Exception as error:
@@ -252,6 +282,17 @@ class LogReader:
             raise self._problem
         return taken
 
+    def _fetch(self, timeout: float) -> list[Message]:
+        if self._held:
+            held, self._held = self._held, []
+            return held
+        first = self._consumer.poll(timeout)
+        if first is None:
+            self._quiet()
+            return []
+        self._heard_at = time.monotonic()
+        return [first, *self._consumer.consume(BATCH_MAX - 1, 0)]
+
     def _prepare(self, timeout: float) -> float:
         """Find places to read from, and learn what came before; how long to wait for a record then."""
         if self._unplaced:
@@ -261,7 +302,7 @@ class LogReader:
         if self._history is None or not self._history.pending:
             return timeout
         for partition in self._history.step(timeout):
-            self._consumer.resume([TopicPartition(self._topic, partition)])
+            self._assign(self.progress[partition])
         return 0
 
     def _quiet(self) -> None:
@@ -338,31 +379,16 @@ class LogReader:
         if progress.offset >= low:
             raise LogGap(
                 f"{self._topic} [{progress.partition}] has nothing at {progress.offset}, it ends at {high}: "
-                f"the position is of another one. The topic was made anew, or the log has lost its end. Build "
+                f"the position is of another one. The topic was made anew, or the log lost its end. Build "
                 f"what you derive anew and start at the beginning"
             )
         skipped = Skipped(progress.partition, progress.offset, low, None)
         if progress.seq is None and not progress.tolerant and not self._allow_gap(skipped):
             raise self._gone(skipped)
         # Where the last event's number is known, the next one tells what is missing.
-        self._consumer.incremental_unassign([place])
-        self._consumer.incremental_assign([TopicPartition(self._topic, progress.partition, low)])
         if progress.trimmed_from is None:
             progress.trimmed_from = progress.offset
         progress.tolerant |= progress.seq is None
         progress.offset = low
+        self._assign(progress)
         self._off_the_log.discard(progress.partition)
-
-
-def _known(place: TopicPartition) -> int | LogPosition:
-    """What a group's stored position says; one that another program committed is an offset alone."""
-    seq, _, epoch = (place.metadata or "").partition(" ")
-    if not (seq.isdigit() and epoch.isdigit()):
-        return place.offset
-    return LogPosition(place.partition, place.offset - 1, int(seq), int(epoch))
-
-
-def stored(topic: str, progress: Progress) -> TopicPartition:
-    """A position for the group to store, which `_known` reads."""
-    metadata = f"{progress.seq} {progress.epoch}" if progress.seq is not None else None
-    return TopicPartition(topic, progress.partition, progress.offset, metadata or "")

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
+from relevo.log_progress import CALL_S
 from relevo_schemas.codec import decode, default_codec
 from relevo_schemas.errors import RecordError
 from relevo_schemas.events import JobCancelled, JobCompleted, JobCreated, JobErrored, JobExpired
@@ -38,6 +39,7 @@ class TypeHistory:
         self._learn = learn
         self._consumer: Consumer | None = None
         self._until: dict[int, int] = {}
+        self._trimmed: set[int] = set()
 
     @property
     def pending(self) -> bool:
@@ -54,6 +56,7 @@ class TypeHistory:
 
     def drop(self, partition: int) -> None:
         """It is not needed any more."""
+        self._trimmed.discard(partition)
         if self._until.pop(partition, None) is not None and self._consumer is not None:
             self._consumer.incremental_unassign([TopicPartition(self._topic, partition)])
 
@@ -63,6 +66,8 @@ class TypeHistory:
             return []
         deadline = time.monotonic() + timeout
         done: list[int] = []
+        for partition in sorted(self._trimmed):
+            self._begin_later(self._consumer, partition)
         while self._until and not done and (left := deadline - time.monotonic()) > 0:
             first = self._consumer.poll(min(left, _POLL_S))
             if first is None:
@@ -83,24 +88,19 @@ class TypeHistory:
             return False
         if error is not None:
             if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-                # Trimmed meanwhile: what is gone can't be learnt, and the rest begins further on.
-                return self._again(partition, until)
+                self._trimmed.add(partition)
             return bool(error.code() == KafkaError._PARTITION_EOF)
         if offset < until:
             self._note(partition, message.key() or b"", message.value() or b"")
         return bool(offset >= until - 1)
 
-    def _again(self, partition: int, until: int) -> bool:
-        consumer = self._consumer
-        if consumer is None:
-            return True
+    def _begin_later(self, consumer: Consumer, partition: int) -> None:
+        """It was trimmed meanwhile: what is gone can't be learnt, and the rest begins further on."""
         place = TopicPartition(self._topic, partition)
-        low, _ = consumer.get_watermark_offsets(place, timeout=10)
-        if low >= until:
-            return True
+        low, _ = consumer.get_watermark_offsets(place, timeout=CALL_S)
         consumer.incremental_unassign([place])
         consumer.incremental_assign([TopicPartition(self._topic, partition, low)])
-        return False
+        self._trimmed.discard(partition)
 
     def _note(self, partition: int, key: bytes, value: bytes) -> None:
         kind = default_codec().kind_of(value)
@@ -122,5 +122,6 @@ class TypeHistory:
         """Give back the connection."""
         consumer, self._consumer = self._consumer, None
         self._until.clear()
+        self._trimmed.clear()
         if consumer is not None:
             consumer.close()

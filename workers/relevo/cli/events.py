@@ -83,6 +83,50 @@ def tail(
         click.echo(f"no such event in the log of {cluster}{_since(from_)}", err=True)
 
 
+@command.command()
+@kafka_options
+@click.option(
+    "--to", required=True, metavar="TOPIC", help="An existing topic, with as many partitions as the log."
+)
+@click.option(
+    "--schema-registry",
+    "registry",
+    envvar="RELEVO_SCHEMA_REGISTRY",
+    required=True,
+    metavar="URL",
+    help="http://HOST:PORT, with USER:PASSWORD@ where it asks for it.  [env RELEVO_SCHEMA_REGISTRY]",
+)
+@click.option(
+    "--on-gap",
+    type=click.Choice(["error", "skip"]),
+    default="error",
+    show_default=True,
+    help="Where events were trimmed off the log before they were copied.",
+)
+@click.option("--follow/--no-follow", default=True, show_default=True, help="Wait for more at the end.")
+def mirror(
+    kafka: str, cluster: str, kafka_option: tuple[str, ...], to: str, registry: str, on_gap: Any, follow: bool
+) -> None:
+    """Copy events into a topic in the Confluent wire format, for tools that decode by a schema registry.
+
+    \b
+    Examples:
+      relevo events mirror --to jobs.events --schema-registry http://localhost:8081
+      kafka-avro-console-consumer --topic jobs.events --isolation-level read_committed ...
+
+    Each event is copied once, in order, within transactions: a mirror that was stopped or killed goes on
+    where the topic ends. Schemas are registered under TOPIC-relevo.KIND.
+    """
+    from relevo.mirror import ConfluentMirror
+
+    options: dict[str, Any] = {**parse_kafka_options(kafka_option)}
+    count = 0
+    with ConfluentMirror(to, registry, kafka, cluster, follow=follow, on_gap=on_gap, **options) as copying:
+        while not copying.ended:
+            count += copying.copy()
+    click.echo(f"{count} events copied to {to}", err=True)
+
+
 def _kind(text: str) -> str:
     """The kind of this name, whatever case it is written in.
 

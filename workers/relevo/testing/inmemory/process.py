@@ -325,7 +325,7 @@ def _gate_at(gate: Gate, now: float) -> float:
     if gate._ended or not gate._inbox.empty():
         return now
     due = gate._later.next_at(math.inf)
-    if gate._waiting and len(gate.running) + len(gate._asked) < gate._concurrency:
+    if gate._waiting and not gate._desk.shut_out and gate._free() > 0:
         due = min(due, max(now, gate._claims.pause_until))
     return due
 
