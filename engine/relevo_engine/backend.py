@@ -15,8 +15,8 @@ from relevo_engine.settings import NodeSettings
 from relevo_engine.types import TypeDirectory
 from relevo_partitions.errors import NotLeader, PartitionsError
 from relevo_partitions.host import PartitionHost
-from relevo_partitions.roles import Role
-from relevo_partitions.views import PartitionView
+from relevo_partitions.supervisor.views import PartitionView
+from relevo_partitions.term.roles import Role
 
 _SCRAPE_BUDGET_S: Final = 2.0
 """Longest wait of a scrape for the leaders' numbers; what isn't there by then is left out."""

@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 from relevo_engine import logs
 from relevo_engine.snapshot_metrics import REFUSED, SnapshotMetrics
 from relevo_partitions.observer import Observer
-from relevo_partitions.takeover import Takeover
+from relevo_partitions.term.takeover import Takeover
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)

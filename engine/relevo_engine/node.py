@@ -32,10 +32,10 @@ from relevo_engine.topic_admin import TopicAdmin, require_safe
 from relevo_engine.types import TypeDirectory
 from relevo_partitions.errors import ConfigMismatch, NodeIdTaken, ZooKeeperUnavailable
 from relevo_partitions.host import PartitionHost
-from relevo_partitions.pulse import PulseUnavailable
-from relevo_partitions.roles import Role
+from relevo_partitions.pulse.pulse import PulseUnavailable
 from relevo_partitions.settings import HostSettings, StandbySettings, TermSettings
-from relevo_partitions.snapshotter import SnapshotSettings
+from relevo_partitions.snapshots.snapshotter import SnapshotSettings
+from relevo_partitions.term.roles import Role
 
 T = TypeVar("T")
 

@@ -29,7 +29,7 @@ from relevo_engine.topics import (
     own_topics,
     plan,
 )
-from relevo_partitions.kafka import Connection, Faults
+from relevo_partitions.kafka.connection import Connection, Faults
 
 TIMEOUT_S: Final = 10.0
 _SETTINGS: Final = (

@@ -7,18 +7,18 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Final
 
+from relevo_partitions.election.membership import NodeInfo
 from relevo_partitions.errors import NotLeader, ZooKeeperUnavailable
 from relevo_partitions.fork import ForkGuard
-from relevo_partitions.membership import NodeInfo
 from relevo_partitions.observer import Observer
-from relevo_partitions.reads import Query
-from relevo_partitions.roles import Role
 from relevo_partitions.settings import HostSettings
 from relevo_partitions.statemachine import MachineFactory
-from relevo_partitions.supervisor import Supervisor
+from relevo_partitions.supervisor.supervisor import Supervisor
+from relevo_partitions.supervisor.views import PartitionView
 from relevo_partitions.surroundings import RealSurroundings, Surroundings
-from relevo_partitions.takeover import Takeover
-from relevo_partitions.views import PartitionView
+from relevo_partitions.term.reads import Query
+from relevo_partitions.term.roles import Role
+from relevo_partitions.term.takeover import Takeover
 
 log: Final = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from relevo_partitions.takeover import Takeover
+from relevo_partitions.term.takeover import Takeover
 
 
 class Observer:
@@ -14,7 +14,7 @@ class Observer:
         """A partition's role on this node changed."""
 
     def takeover_step(self, partition: int, step: str, seconds: float) -> None:
-        """A step of a takeover took ``seconds``; its name is one of `relevo_partitions.takeover.STEPS`."""
+        """A step of a takeover took ``seconds``; named as in `relevo_partitions.term.takeover.STEPS`."""
 
     def takeover(self, takeover: Takeover) -> None:
         """A term has been announced; its record may still gain the first activation."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from relevo_partitions.fence import ProducerPool, fence
-from relevo_partitions.kafka import Connection
-from relevo_partitions.log import PartitionReader
-from relevo_partitions.snapshots import KafkaSnapshots
-from relevo_partitions.writer import TransactionalWriter
+from relevo_partitions.kafka.connection import Connection
+from relevo_partitions.kafka.fence import ProducerPool, fence
+from relevo_partitions.kafka.log import PartitionReader
+from relevo_partitions.kafka.writer import TransactionalWriter
+from relevo_partitions.snapshots.store import KafkaSnapshots
 
 
 class KafkaPartition:

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from relevo_partitions.outcomes import Outcome
-from relevo_partitions.snapshot_ports import SnapshotStore
+from relevo_partitions.snapshots.ports import SnapshotStore
 from relevo_partitions.statemachine import Incoming, Write
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from relevo_partitions.snapshotter import SnapshotSettings
+from relevo_partitions.snapshots.snapshotter import SnapshotSettings
 
 FORMAT_VERSION: Final = 1
 """Of what stands in Kafka and ZooKeeper; nodes of another one don't fit."""

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from relevo_partitions.kafka import Connection
+from relevo_partitions.election.zookeeper import ZooKeeper
+from relevo_partitions.kafka.connection import Connection
 from relevo_partitions.partition_io import KafkaPartition
 from relevo_partitions.ports import Coordinator, PartitionIO
-from relevo_partitions.pulse import Peer, Pulse
+from relevo_partitions.pulse.pulse import Peer, Pulse
 from relevo_partitions.runtime import THREADS, Runtime
 from relevo_partitions.settings import HostSettings
-from relevo_partitions.zookeeper import ZooKeeper
 
 
 class PulsePort(Protocol):
-    """Notices the death of other nodes' processes at once; see `relevo_partitions.pulse.Pulse`."""
+    """Notices the death of other nodes' processes at once; see `relevo_partitions.pulse.pulse.Pulse`."""
 
     @property
     def address(self) -> str:

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from relevo.testing.proxy import TcpProxy
-from relevo_partitions.election import Claim, Election
+from relevo_partitions.election.election import Claim, Election
+from relevo_partitions.election.membership import Membership, NodeInfo
+from relevo_partitions.election.zookeeper import ZooKeeper
 from relevo_partitions.errors import (
     ConfigMismatch,
     NodeIdTaken,
@@ -21,11 +23,9 @@ from relevo_partitions.errors import (
     WrongThread,
     ZooKeeperUnavailable,
 )
-from relevo_partitions.membership import Membership, NodeInfo
 from relevo_partitions.ports import Verdict
 from relevo_partitions.runtime import THREADS
 from relevo_partitions.statemachine import Term
-from relevo_partitions.zookeeper import ZooKeeper
 from tests.support.brokers import Brokers
 from tests.support.waiting import wait_until
 

@@ -13,11 +13,11 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from relevo_partitions.errors import KafkaUnavailable
-from relevo_partitions.fence import ProducerPool, fence
-from relevo_partitions.kafka import Connection
+from relevo_partitions.kafka.connection import Connection
+from relevo_partitions.kafka.fence import ProducerPool, fence
+from relevo_partitions.kafka.writer import TransactionalWriter
 from relevo_partitions.outcomes import Committed, Fenced
 from relevo_partitions.statemachine import Write
-from relevo_partitions.writer import TransactionalWriter
 from tests.support.brokers import Brokers
 from tests.support.counter_cluster import read_all
 from tests.support.waiting import wait_until

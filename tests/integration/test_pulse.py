@@ -17,8 +17,8 @@ import pytest
 
 from relevo.testing.proxy import TcpProxy
 from relevo_engine.local.ports import free_ports
-from relevo_partitions.pulse import Peer, Pulse
-from relevo_partitions.pulse_wire import Greeting
+from relevo_partitions.pulse.pulse import Peer, Pulse
+from relevo_partitions.pulse.wire import Greeting
 from tests.support.pulse_peers import PulseProcess, greeting_of
 from tests.support.waiting import wait_until
 

@@ -9,16 +9,16 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from relevo_partitions.barrier import make_barrier
 from relevo_partitions.errors import KafkaUnavailable
-from relevo_partitions.fence import ProducerPool, fence
-from relevo_partitions.kafka import Connection
-from relevo_partitions.log import PartitionReader
+from relevo_partitions.kafka.connection import Connection
+from relevo_partitions.kafka.fence import ProducerPool, fence
+from relevo_partitions.kafka.log import PartitionReader
+from relevo_partitions.kafka.writer import TransactionalWriter
 from relevo_partitions.outcomes import Committed
-from relevo_partitions.replay import replay_to_barrier
 from relevo_partitions.runtime import THREADS
 from relevo_partitions.statemachine import Incoming, LogDamaged, Term
-from relevo_partitions.writer import TransactionalWriter
+from relevo_partitions.term.barrier import make_barrier
+from relevo_partitions.term.replay import replay_to_barrier
 from tests.support.brokers import Brokers
 from tests.support.counter_machine import CounterMachine
 from tests.support.fixtures import StartBrokers

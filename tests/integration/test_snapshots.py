@@ -15,15 +15,15 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from relevo_partitions import snapshots
 from relevo_partitions.errors import KafkaUnavailable
-from relevo_partitions.kafka import Connection
-from relevo_partitions.loading import load
+from relevo_partitions.kafka.connection import Connection
 from relevo_partitions.observer import Observer
-from relevo_partitions.snapshot_ports import Draft, Manifest
-from relevo_partitions.snapshot_records import chunk_key, manifest_key, pack_chunk, pack_manifest
-from relevo_partitions.snapshot_scan import SnapshotScan
-from relevo_partitions.snapshots import KafkaSnapshots
+from relevo_partitions.snapshots import store as snapshots
+from relevo_partitions.snapshots.loading import load
+from relevo_partitions.snapshots.ports import Draft, Manifest
+from relevo_partitions.snapshots.records import chunk_key, manifest_key, pack_chunk, pack_manifest
+from relevo_partitions.snapshots.scan import SnapshotScan
+from relevo_partitions.snapshots.store import KafkaSnapshots
 from relevo_partitions.statemachine import LogDamaged, SnapshotFacts, SnapshotUnfit
 from tests.support.brokers import Brokers
 from tests.support.snapshot_process import EVENTS, SnapshotBench, straight

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from relevo_partitions.ranking import ranking
-from relevo_partitions.roles import Role
-from relevo_partitions.takeover import Cause
+from relevo_partitions.election.ranking import ranking
+from relevo_partitions.term.roles import Role
+from relevo_partitions.term.takeover import Cause
 from tests.support.brokers import Brokers
 from tests.support.counter_cluster import CounterCluster, counter_cluster, threads_named
 from tests.support.counter_machine import CounterMachine

@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 
 from relevo.testing.proxy import TcpProxy
+from relevo_partitions.election.zookeeper import ZooKeeper
 from relevo_partitions.errors import (
     ConfigMismatch,
     NodeIdTaken,
@@ -20,8 +21,7 @@ from relevo_partitions.errors import (
     UsedAfterFork,
     ZooKeeperUnavailable,
 )
-from relevo_partitions.roles import Role
-from relevo_partitions.zookeeper import ZooKeeper
+from relevo_partitions.term.roles import Role
 from tests.support.brokers import Brokers
 from tests.support.counter_cluster import SESSION_TIMEOUT_S, CounterCluster, counter_cluster, threads_named
 from tests.support.counter_machine import CounterMachine

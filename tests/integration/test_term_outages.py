@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from relevo_partitions.roles import Role
+from relevo_partitions.term.roles import Role
 from tests.support.counter_cluster import SESSION_TIMEOUT_S, counter_cluster
 from tests.support.fixtures import StartBrokers
 from tests.support.waiting import wait_until

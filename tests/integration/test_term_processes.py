@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Producer
 
-from relevo_partitions.roles import Role
+from relevo_partitions.term.roles import Role
 from tests.support.brokers import Brokers
 from tests.support.counter_cluster import SESSION_TIMEOUT_S, CounterCluster, counter_cluster
 from tests.support.counter_process import CounterProcess

@@ -13,11 +13,11 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from relevo_partitions.errors import UsedAfterFork
-from relevo_partitions.fence import ProducerPool, fence
-from relevo_partitions.kafka import Connection, Faults, QuietLog
+from relevo_partitions.kafka.connection import Connection, Faults, QuietLog
+from relevo_partitions.kafka.fence import ProducerPool, fence
+from relevo_partitions.kafka.writer import TransactionalWriter, producer_settings
 from relevo_partitions.outcomes import Aborted, Committed, Fenced, Unclear
 from relevo_partitions.statemachine import Write
-from relevo_partitions.writer import TransactionalWriter, producer_settings
 from tests.support.brokers import Brokers
 from tests.support.counter_cluster import read_all
 from tests.support.waiting import wait_until
@@ -124,7 +124,7 @@ def test_a_commit_that_gets_no_answer_is_unclear_and_ends_the_producer(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The commit goes on in the background: the producer must not begin another transaction."""
-    monkeypatch.setattr("relevo_partitions.writer.COMMIT_TIMEOUT_S", 0.0001)
+    monkeypatch.setattr("relevo_partitions.kafka.writer.COMMIT_TIMEOUT_S", 0.0001)
     writer = bench.writer()
     assert isinstance(writer.commit([Write(bench.log, 0, b"", b"x")]), Unclear)
     assert isinstance(writer.commit([Write(bench.log, 0, b"", b"y")]), Unclear)
@@ -162,8 +162,8 @@ def test_a_leader_that_sleeps_longer_than_its_transaction_may_last_is_told(
             foreign.flush(30)
             wait_until(lambda: bench.committed(bench.log) == [b"behind it"], "the broker has aborted it")
 
-    monkeypatch.setattr("relevo_partitions.writer.TRANSACTION_TIMEOUT_S", 1.0)
-    monkeypatch.setattr("relevo_partitions.writer.DELIVERY_TIMEOUT_S", 0.9)
+    monkeypatch.setattr("relevo_partitions.kafka.writer.TRANSACTION_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("relevo_partitions.kafka.writer.DELIVERY_TIMEOUT_S", 0.9)
     writer = bench.writer(asleep)
     assert not isinstance(writer.commit([Write(bench.log, 0, b"", b"late")]), Committed)
     monkeypatch.undo()

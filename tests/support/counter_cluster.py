@@ -13,14 +13,14 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from relevo_partitions.barrier import is_barrier
 from relevo_partitions.errors import NotLeader
 from relevo_partitions.host import PartitionHost
 from relevo_partitions.observer import Observer
-from relevo_partitions.pulse_contact import State
-from relevo_partitions.roles import Role
+from relevo_partitions.pulse.contact import State
 from relevo_partitions.settings import HostSettings
 from relevo_partitions.statemachine import Incoming
+from relevo_partitions.term.barrier import is_barrier
+from relevo_partitions.term.roles import Role
 from tests.support.counter_machine import CounterMachine
 from tests.support.waiting import wait_until
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from typing import Any, Self
 
-from relevo_partitions.pulse_wire import Greeting
+from relevo_partitions.pulse.wire import Greeting
 
 _LIMIT_S = 20.0
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import Any
 
-from relevo_partitions.pulse import Pulse
+from relevo_partitions.pulse.pulse import Pulse
 
 
 def main(settings: dict[str, Any]) -> None:

@@ -14,11 +14,11 @@ from collections.abc import Callable
 
 from confluent_kafka import Producer
 
-from relevo_partitions.kafka import Connection
-from relevo_partitions.loading import load
+from relevo_partitions.kafka.connection import Connection
 from relevo_partitions.observer import Observer
-from relevo_partitions.snapshots import KafkaSnapshots
-from relevo_partitions.snapshotter import SnapshotSettings, Snapshotter
+from relevo_partitions.snapshots.loading import load
+from relevo_partitions.snapshots.snapshotter import SnapshotSettings, Snapshotter
+from relevo_partitions.snapshots.store import KafkaSnapshots
 from relevo_partitions.statemachine import Incoming, StateMachine, Term, Write
 from tests.support.counter_machine import CounterMachine
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from relevo_partitions.errors import KafkaUnavailable
-from relevo_partitions.snapshot_ports import Draft, LogBounds, Manifest
+from relevo_partitions.snapshots.ports import Draft, LogBounds, Manifest
 from relevo_partitions.statemachine import Incoming, LogDamaged, SnapshotUnfit
 
 
@@ -76,7 +76,7 @@ class MemorySink:
 
 
 class MemorySnapshots:
-    """One partition's snapshots; see `relevo_partitions.snapshot_ports.SnapshotStore`.
+    """One partition's snapshots; see `relevo_partitions.snapshots.ports.SnapshotStore`.
 
     Attributes:
         manifests: Of complete snapshots, in the order they were written.

@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 from relevo_engine.errors import SettingsError, TopicsError, UnreachableError
 from relevo_engine.verify.checks import LogRecord
 from relevo_engine.verify.findings import Fault, Invariant, VerifyError
-from relevo_partitions.kafka import Connection, Faults
+from relevo_partitions.kafka.connection import Connection, Faults
 
 ASK_TIMEOUT_S: Final = 10.0
 STALL_S: Final = 30.0

@@ -19,8 +19,8 @@ from relevo_engine.core import appliers, commands
 from relevo_engine.core.checks import Fault
 from relevo_engine.core.refusals import Reason
 from relevo_engine.machine import PartitionMachine
-from relevo_partitions import replicas
-from relevo_partitions.snapshotter import Snapshotter
+from relevo_partitions.snapshots.snapshotter import Snapshotter
+from relevo_partitions.supervisor import replicas
 from relevo_schemas import commands as cmd
 from relevo_schemas import events as ev
 

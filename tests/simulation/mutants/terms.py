@@ -9,13 +9,13 @@ import pytest
 
 from relevo_engine.core import appliers
 from relevo_engine.core.machine import JobMachine
-from relevo_partitions.endings import Setback
-from relevo_partitions.establish import Establishing
-from relevo_partitions.leading import Leading
 from relevo_partitions.outcomes import Aborted, Unclear
-from relevo_partitions.standby import Replica, Standby
 from relevo_partitions.statemachine import Write
-from relevo_partitions.term_writer import TermWriter
+from relevo_partitions.term.endings import Setback
+from relevo_partitions.term.establish import Establishing
+from relevo_partitions.term.leading import Leading
+from relevo_partitions.term.standby import Replica, Standby
+from relevo_partitions.term.term_writer import TermWriter
 from relevo_schemas import events as ev
 from tests.simulation.world.kafka_client import SimIO, SimWriter
 

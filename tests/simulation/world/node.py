@@ -13,7 +13,7 @@ from relevo_partitions.errors import PartitionsError
 from relevo_partitions.host import PartitionHost
 from relevo_partitions.observer import Observer
 from relevo_partitions.settings import HostSettings, StandbySettings, TermSettings
-from relevo_partitions.snapshotter import SnapshotSettings
+from relevo_partitions.snapshots.snapshotter import SnapshotSettings
 from relevo_partitions.statemachine import Term
 from tests.simulation.world.kafka_client import CLUSTER, KafkaClient, SimIO
 from tests.simulation.world.oracle import ACTIVATIONS

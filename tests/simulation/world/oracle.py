@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from relevo_engine.core.job import JobState
 from relevo_engine.machine import PartitionMachine
-from relevo_partitions.snapshot_ports import Manifest
+from relevo_partitions.snapshots.ports import Manifest
 from relevo_partitions.statemachine import Incoming, LogDamaged, SnapshotUnfit
 from relevo_schemas import commands as cmd
 from relevo_schemas import events as ev

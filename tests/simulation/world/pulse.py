@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from relevo_partitions.pulse_evidence import Peer
+    from relevo_partitions.pulse.evidence import Peer
     from tests.simulation.world.network import Network
     from tests.simulation.world.scheduler import Process
 

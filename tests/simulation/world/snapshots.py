@@ -1,4 +1,4 @@
-"""Where snapshots are kept: the compacted topic as `relevo_partitions.snapshot_ports` shows it.
+"""Where snapshots are kept: the compacted topic as `relevo_partitions.snapshots.ports` shows it.
 
 Writing one is no transaction: a node that has lost its partition long ago may still finish its own.
 """
@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, TypeVar
 
 from relevo_partitions.errors import KafkaUnavailable
-from relevo_partitions.snapshot_ports import Draft, LogBounds, Manifest
+from relevo_partitions.snapshots.ports import Draft, LogBounds, Manifest
 from relevo_partitions.statemachine import Incoming, LogDamaged, SnapshotUnfit
 from tests.simulation.world.network import NoAnswer
 
@@ -66,7 +66,7 @@ def _digest(pieces: list[bytes]) -> str:
 
 
 class SimSink:
-    """See `relevo_partitions.snapshot_ports.SnapshotSink`."""
+    """See `relevo_partitions.snapshots.ports.SnapshotSink`."""
 
     def __init__(self, store: SimSnapshots, generation: int) -> None:
         self._store = store
@@ -126,7 +126,7 @@ class SimSink:
 
 
 class SimSnapshots:
-    """See `relevo_partitions.snapshot_ports.SnapshotStore`."""
+    """See `relevo_partitions.snapshots.ports.SnapshotStore`."""
 
     def __init__(self, client: KafkaClient, shelves: Shelves, number: int, log: str, commands: str) -> None:
         self.client = client

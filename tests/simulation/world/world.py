@@ -21,7 +21,7 @@ import relevo.gate
 import relevo.leases
 from relevo_engine.core.channels import FixedChannels
 from relevo_engine.machine import PartitionMachine
-from relevo_partitions import snapshotter
+from relevo_partitions.snapshots import snapshotter
 from tests.simulation.world.client import SimClient
 from tests.simulation.world.faults import Fates, faults_of
 from tests.simulation.world.group import Coordinator

@@ -6,8 +6,8 @@ import io
 
 from relevo_engine import logs
 from relevo_engine.metrics import NodeMetrics, PartitionGauges
-from relevo_partitions.roles import Role
-from relevo_partitions.takeover import Cause, Takeover
+from relevo_partitions.term.roles import Role
+from relevo_partitions.term.takeover import Cause, Takeover
 
 
 def test_a_scrape_shows_what_is_known_of_snapshots() -> None:

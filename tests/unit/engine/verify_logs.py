@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from relevo_engine.verify import LogRecord, LogVerifier, Remembered, VerifyReport
-from relevo_partitions.barrier import make_barrier
+from relevo_partitions.term.barrier import make_barrier
 from relevo_schemas import commands as cmd
 from relevo_schemas import events as ev
 from relevo_schemas.codec import decode, encode, job_spec

@@ -15,11 +15,11 @@ from relevo_partitions.errors import KafkaUnavailable
 from relevo_partitions.observer import Observer
 from relevo_partitions.outcomes import Aborted, Committed, Fenced, Outcome, Unclear
 from relevo_partitions.ports import Stability, Verdict
-from relevo_partitions.roles import Role, RoleKeeper
 from relevo_partitions.settings import TermSettings
-from relevo_partitions.snapshot_ports import SnapshotStore
+from relevo_partitions.snapshots.ports import SnapshotStore
 from relevo_partitions.statemachine import Incoming, LogDamaged, Term, Write
-from relevo_partitions.term import Leadership
+from relevo_partitions.term.leadership import Leadership
+from relevo_partitions.term.roles import Role, RoleKeeper
 from tests.support.counter_machine import CounterMachine
 from tests.support.waiting import wait_until
 
@@ -38,6 +38,8 @@ class FakeKafka:
     newest: int = 0
     faults: deque[Fault] = field(default_factory=deque)
     """Each is used up by one commit of commands' events, in order."""
+    silent: bool = False
+    """Whether no commit is answered any more."""
     fence_fails: bool = False
     commands_gone: bool = False
     committing: threading.Event = field(default_factory=threading.Event)
@@ -78,6 +80,9 @@ class FakeWriter:
         if self._number != kafka.newest:
             self._dead = True
             return Fenced("a newer producer")
+        if kafka.silent:
+            self._dead = True
+            return Unclear("no answer")
         decided = any(b'"added"' in write.value for write in writes)
         if decided and kafka.faults:
             outcome = kafka.faults.popleft()(kafka, writes)

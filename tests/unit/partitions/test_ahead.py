@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from relevo_partitions.ahead import CommandsAhead
 from relevo_partitions.errors import KafkaUnavailable
 from relevo_partitions.ports import Stability
 from relevo_partitions.runtime import THREADS
 from relevo_partitions.statemachine import Incoming, LogDamaged
+from relevo_partitions.term.ahead import CommandsAhead
 
 
 class Commands:

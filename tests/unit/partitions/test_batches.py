@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from relevo_partitions.batches import CALM, Batches
 from relevo_partitions.outcomes import Aborted, Committed, Outcome
 from relevo_partitions.settings import TermSettings
 from relevo_partitions.statemachine import Incoming, Write
+from relevo_partitions.term.batches import CALM, Batches
 from tests.support.waiting import wait_until
 from tests.unit.partitions.fakes import FakeKafka, FakeReader, Running
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relevo_partitions.clock import SLEW_MAX, LeaderClock
+from relevo_partitions.term.clock import SLEW_MAX, LeaderClock
 
 
 class Clocks:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from relevo_partitions.deaths import Deaths
-from relevo_partitions.election import LeaderRecord, Sight
-from relevo_partitions.membership import NodeInfo
+from relevo_partitions.election.election import LeaderRecord, Sight
+from relevo_partitions.election.membership import NodeInfo
+from relevo_partitions.election.ranking import ranking
 from relevo_partitions.observer import Observer
-from relevo_partitions.post import Post
-from relevo_partitions.ranking import ranking
-from relevo_partitions.roles import Role, RoleKeeper
-from relevo_partitions.scene import Scene
-from relevo_partitions.signals import Died
-from relevo_partitions.takeover import Cause
+from relevo_partitions.supervisor.deaths import Deaths
+from relevo_partitions.supervisor.post import Post
+from relevo_partitions.supervisor.scene import Scene
+from relevo_partitions.supervisor.signals import Died
+from relevo_partitions.term.roles import Role, RoleKeeper
+from relevo_partitions.term.takeover import Cause
 
 STEP_S = 0.05
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from relevo_partitions.election import LeaderRecord, Sight
-from relevo_partitions.endings import Ending
-from relevo_partitions.handover import PAUSE_S, TAKE_LIMIT_S, HandOvers
-from relevo_partitions.membership import NodeInfo
+from relevo_partitions.election.election import LeaderRecord, Sight
+from relevo_partitions.election.membership import NodeInfo
+from relevo_partitions.election.ranking import ranking
 from relevo_partitions.observer import Observer
-from relevo_partitions.post import Post
-from relevo_partitions.ranking import ranking
-from relevo_partitions.roles import Role, RoleKeeper
-from relevo_partitions.scene import Scene
+from relevo_partitions.supervisor.handover import PAUSE_S, TAKE_LIMIT_S, HandOvers
+from relevo_partitions.supervisor.post import Post
+from relevo_partitions.supervisor.scene import Scene
+from relevo_partitions.term.endings import Ending
+from relevo_partitions.term.roles import Role, RoleKeeper
 
 WAY_TO_THE_LEAD = (
     Role.FOLLOWING, Role.STANDBY, Role.FENCING, Role.VERIFYING, Role.REPLAYING, Role.ANNOUNCING, Role.LEADING,

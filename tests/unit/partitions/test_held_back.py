@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from relevo_partitions.held_back import AGAIN_S, HeldBackWatch
 from relevo_partitions.observer import Observer
 from relevo_partitions.ports import Reader, Stability
+from relevo_partitions.term.held_back import AGAIN_S, HeldBackWatch
 from tests.unit.partitions.fakes import FakeKafka, FakeReader
 
 LIMIT_S = 15.0

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from relevo_partitions.errors import KafkaUnavailable
-from relevo_partitions.loading import LARGE, load, set_apart
 from relevo_partitions.observer import Observer
+from relevo_partitions.snapshots.loading import LARGE, load, set_apart
 from relevo_partitions.statemachine import Incoming, LogDamaged
 from tests.unit.partitions.test_snapshotter import Bench, Heard, make
 

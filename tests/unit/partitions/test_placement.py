@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from relevo_partitions.placement import STAND_IN_S, GiveBack, give_back, placed, stands_by
-from relevo_partitions.ranking import ranking
+from relevo_partitions.election.placement import STAND_IN_S, GiveBack, give_back, placed, stands_by
+from relevo_partitions.election.ranking import ranking
 
 NODES = ["n1", "n2", "n3", "n4"]
 ORDER = ranking(7, NODES)

@@ -13,11 +13,11 @@ import pytest
 
 from relevo.testing.proxy import TcpProxy
 from relevo_engine.local.ports import free_ports
-from relevo_partitions import pulse as pulse_module
 from relevo_partitions.errors import UsedAfterFork
-from relevo_partitions.pulse import Peer, Pulse, PulseUnavailable
-from relevo_partitions.pulse_watch import PulseWatch
-from relevo_partitions.pulse_wire import Greeting
+from relevo_partitions.pulse import pulse as pulse_module
+from relevo_partitions.pulse.pulse import Peer, Pulse, PulseUnavailable
+from relevo_partitions.pulse.watch import PulseWatch
+from relevo_partitions.pulse.wire import Greeting
 from tests.support.pulse_peers import PlayedPeer, greeting_of
 from tests.support.waiting import wait_until
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from relevo_engine.local.ports import free_ports
-from relevo_partitions import pulse_contact
-from relevo_partitions.pulse_contact import RETRY_MAX_S, STEADY_S, Contact, State
-from relevo_partitions.pulse_evidence import Peer
-from relevo_partitions.pulse_lookup import Lookups, Target
+from relevo_partitions.pulse import contact as pulse_contact
+from relevo_partitions.pulse.contact import RETRY_MAX_S, STEADY_S, Contact, State
+from relevo_partitions.pulse.evidence import Peer
+from relevo_partitions.pulse.lookup import Lookups, Target
 from tests.support.pulse_peers import PlayedPeer, reset
 from tests.support.waiting import wait_until
 

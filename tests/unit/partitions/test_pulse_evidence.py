@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relevo_partitions.pulse_evidence import Finding, NoGreeting, Peer, judge
-from relevo_partitions.pulse_wire import GREETING_BYTES_MAX, Greeting, join_address, split_address
+from relevo_partitions.pulse.evidence import Finding, NoGreeting, Peer, judge
+from relevo_partitions.pulse.wire import GREETING_BYTES_MAX, Greeting, join_address, split_address
 
 PEER = Peer("n1", "first", "127.0.0.1:7071")
 SAME = Greeting("n1", "first")

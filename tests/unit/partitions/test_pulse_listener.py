@@ -9,11 +9,11 @@ import threading
 
 import pytest
 
-from relevo_partitions import pulse_lookup
-from relevo_partitions.pulse import Pulse
-from relevo_partitions.pulse_listener import CONNECTIONS_MAX, PulseListener
-from relevo_partitions.pulse_lookup import Lookups
-from relevo_partitions.pulse_wire import Greeting
+from relevo_partitions.pulse import lookup as pulse_lookup
+from relevo_partitions.pulse.listener import CONNECTIONS_MAX, PulseListener
+from relevo_partitions.pulse.lookup import Lookups
+from relevo_partitions.pulse.pulse import Pulse
+from relevo_partitions.pulse.wire import Greeting
 from tests.support.pulse_peers import greeting_of
 from tests.support.waiting import wait_until
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from relevo_partitions.ranking import rank, ranking
+from relevo_partitions.election.ranking import rank, ranking
 
 NODES = ["n1", "n2", "n3"]
 PINNED = [["n2", "n3", "n1"], ["n2", "n3", "n1"], ["n2", "n3", "n1"], ["n3", "n1", "n2"]]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from relevo_partitions.barrier import make_barrier
 from relevo_partitions.errors import KafkaUnavailable
-from relevo_partitions.replay import replay_to_barrier
 from relevo_partitions.statemachine import Incoming, Term
+from relevo_partitions.term.barrier import make_barrier
+from relevo_partitions.term.replay import replay_to_barrier
 from tests.support.counter_machine import CounterMachine
 from tests.unit.partitions.fakes import FakeKafka, FakeReader
 

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from relevo_partitions.roles import LEGAL, IllegalTransition, Role, RoleKeeper
+from relevo_partitions.term.roles import LEGAL, IllegalTransition, Role, RoleKeeper
 
 
 def path_to(role: Role) -> list[Role]:

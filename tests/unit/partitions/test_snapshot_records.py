@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from relevo_partitions.snapshot_ports import Manifest
-from relevo_partitions.snapshot_records import (
+from relevo_partitions.snapshots.ports import Manifest
+from relevo_partitions.snapshots.records import (
     SnapshotKey,
     chunk_key,
     manifest_key,

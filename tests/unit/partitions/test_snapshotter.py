@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from relevo_partitions.loading import load
 from relevo_partitions.observer import Observer
 from relevo_partitions.runtime import Task, ThreadRuntime
-from relevo_partitions.snapshot_ports import SnapshotStore
-from relevo_partitions.snapshotter import SnapshotSettings, Snapshotter
+from relevo_partitions.snapshots.loading import load
+from relevo_partitions.snapshots.ports import SnapshotStore
+from relevo_partitions.snapshots.snapshotter import SnapshotSettings, Snapshotter
 from relevo_partitions.statemachine import Incoming, StateMachine, Term
 from tests.support.counter_machine import CounterMachine
 from tests.support.snapshot_store import MemoryLog, MemorySnapshots

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from relevo_partitions.barrier import make_barrier
-from relevo_partitions.endings import Ending
 from relevo_partitions.errors import KafkaUnavailable
 from relevo_partitions.observer import Observer
 from relevo_partitions.ports import Verdict
 from relevo_partitions.settings import StandbySettings, TermSettings
-from relevo_partitions.snapshot_ports import Manifest
-from relevo_partitions.standby import Beginning, Load, Standby, from_the_beginning
+from relevo_partitions.snapshots.ports import Manifest
 from relevo_partitions.statemachine import Incoming, StateMachine
+from relevo_partitions.term.barrier import make_barrier
+from relevo_partitions.term.endings import Ending
+from relevo_partitions.term.standby import Beginning, Load, Standby, from_the_beginning
 from tests.support.counter_machine import CounterMachine
 from tests.support.waiting import wait_until
 from tests.unit.partitions.fakes import LOG, FakeIO, FakeKafka, FakeSeat, Running, unclear_and_lost

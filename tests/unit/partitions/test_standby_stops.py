@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from relevo_partitions.endings import Ending
-from relevo_partitions.loading import load
 from relevo_partitions.observer import Observer
 from relevo_partitions.settings import StandbySettings
-from relevo_partitions.snapshotter import SnapshotSettings, Snapshotter
-from relevo_partitions.standby import Beginning, Standby
+from relevo_partitions.snapshots.loading import load
+from relevo_partitions.snapshots.snapshotter import SnapshotSettings, Snapshotter
 from relevo_partitions.statemachine import Incoming, Term
+from relevo_partitions.term.endings import Ending
+from relevo_partitions.term.standby import Beginning, Standby
 from tests.support.counter_machine import CounterMachine
 from tests.support.snapshot_store import MemoryLog, MemorySnapshots
 from tests.unit.partitions.fakes import FakeIO, FakeKafka

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from relevo_partitions.barrier import is_barrier
-from relevo_partitions.endings import Ending
 from relevo_partitions.errors import NotLeader, TooManyReads
 from relevo_partitions.ports import Verdict
-from relevo_partitions.roles import Role
 from relevo_partitions.settings import TermSettings
 from relevo_partitions.statemachine import Incoming, Term, Write
+from relevo_partitions.term.barrier import is_barrier
+from relevo_partitions.term.endings import Ending
+from relevo_partitions.term.roles import Role
 from tests.support.counter_machine import CounterMachine
 from tests.support.waiting import wait_until
 from tests.unit.partitions.fakes import (
@@ -295,3 +295,30 @@ def test_a_glance_writes_nothing(kafka: FakeKafka) -> None:
     assert len(kafka.log) == before
     running.term.end(Ending.STOPPED, "")
     running.over()
+
+
+def test_a_term_that_comes_to_no_commit_gives_the_partition_to_others(
+    kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its claim stands and its way to Kafka is broken: as long as it tries, nobody else may."""
+    monkeypatch.setattr("relevo_partitions.term.leadership.FRUITLESS_S", 0.2)
+    running = Running(kafka).wait_leading()
+    kafka.silent = True
+    kafka.send(id="a", add=1)
+    over = running.over()
+    assert over.ending is Ending.KAFKA_UNAVAILABLE
+    assert over.detail == "no commit in 0.2 s of trying: no answer"
+
+
+def test_a_term_that_commits_between_its_setbacks_is_kept(
+    kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them is mended; giving the partition away would only move the trouble."""
+    monkeypatch.setattr("relevo_partitions.term.leadership.FRUITLESS_S", 0.0)
+    running = Running(kafka).wait_leading()
+    for number in range(4):
+        kafka.faults.append(unclear_and_lost)
+        kafka.send(id=str(number), add=1)
+        running.wait_total(number + 1)
+    running.term.end(Ending.STOPPED, "")
+    assert running.over().ending is Ending.STOPPED

@@ -116,9 +116,9 @@ def _answers(client: ApiClient) -> bool:
 
 
 def _look_up(zookeeper: str, cluster: str) -> list[str]:
+    from relevo_partitions.election.membership import Membership, NodeInfo
+    from relevo_partitions.election.zookeeper import ZooKeeper
     from relevo_partitions.errors import ZooKeeperUnavailable
-    from relevo_partitions.membership import Membership, NodeInfo
-    from relevo_partitions.zookeeper import ZooKeeper
 
     client = ZooKeeper(zookeeper, _SESSION_S, lambda _state: None, lambda _path: None)
     try:

@@ -190,7 +190,7 @@ class Scene:
         """Wait until every partition is led by the node that is best for it, where nodes hand over."""
         if not any("hand_over" in row for row in self.cluster.partition_rows()):
             return
-        from relevo_partitions.ranking import ranking
+        from relevo_partitions.election.ranking import ranking
 
         best = {p: ranking(p, self.cluster.nodes)[0] for p in self.partitions}
         try:

@@ -1,0 +1,1 @@
+"""Kafka as a partition's owner uses it: read one partition without a gap, write in transactions, fence."""

@@ -1,0 +1,1 @@
+"""Nodes notice a killed one at once, by the connections that its kernel closes."""

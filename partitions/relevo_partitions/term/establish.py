@@ -1,0 +1,223 @@
+"""Steps 2 to 5 of a term: fence, verify, barrier, announce. Behind them the machine may decide."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from relevo_partitions.observer import Observer
+from relevo_partitions.ports import PartitionIO, Reader, Seat, Verdict
+from relevo_partitions.settings import TermSettings
+from relevo_partitions.statemachine import StateMachine, Term
+from relevo_partitions.term.ahead import CommandsAhead
+from relevo_partitions.term.clock import LeaderClock
+from relevo_partitions.term.course import Course
+from relevo_partitions.term.endings import Ending, TermOver
+from relevo_partitions.term.replay import replay_to_barrier
+from relevo_partitions.term.roles import Role
+from relevo_partitions.term.standby import Load, Replica, Standby
+from relevo_partitions.term.takeover import Takeover
+from relevo_partitions.term.term_writer import TermWriter
+
+AWAIT_STEP_S: Final = 0.5
+"""A standby that is waited for is asked so often whether the term is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Established:
+    """What a leader decides with."""
+
+    machine: StateMachine
+    clock: LeaderClock
+    commands: Reader
+
+
+class Establishing:
+    """Leads a term from its claim to its announcement, as often as setbacks make it necessary.
+
+    Args:
+        course: Of the term.
+        writer: Of the term.
+        who: Announced.
+        seat: The claim.
+        io: Kafka.
+        load: Makes a machine where no standby has one.
+        observer: Hears of a log that doesn't move.
+        settings: Bounds.
+        takeover: Notes when each step was done.
+        standby: Follows the log, and its machine is taken over; it belongs to this object.
+    """
+
+    def __init__(
+        self,
+        course: Course,
+        writer: TermWriter,
+        *,
+        who: Term,
+        seat: Seat,
+        io: PartitionIO,
+        load: Load,
+        observer: Observer,
+        settings: TermSettings,
+        takeover: Takeover,
+        standby: Standby | None,
+    ) -> None:
+        self._course = course
+        self._writer = writer
+        self._who = who
+        self._seat = seat
+        self._io = io
+        self._load = load
+        self._observer = observer
+        self._settings = settings
+        self._takeover = takeover
+        self._standby = standby
+        self._applied = standby.applied if standby is not None else 0
+        self._readers: list[Reader] = []
+
+    def run(self, *, anew: bool) -> Established:
+        """Do what is left to do.
+
+        Args:
+            anew: Whether a setback came before, so that the topic may be gone.
+
+        Raises:
+            Setback: A transaction didn't commit.
+            TermOver: The term is over.
+            LogDamaged: The log, or the commands, can't be read.
+            KafkaUnavailable: Kafka doesn't answer.
+        """
+        course = self._course
+        course.role(Role.REPLAYING if self._writer.ready else Role.FENCING)
+        commands = self._open(self._io.commands())
+        source = self._source(anew)
+        ahead = self._ahead(commands) if source is None else None
+        if not self._writer.ready:
+            self._fence_and_verify()
+        course.role(Role.REPLAYING)
+        nonce, barrier = self._writer.barrier()
+        if self._standby is not None:
+            self._standby.meet(nonce)
+        self._writer.commit([barrier])
+        course.point("barrier")
+        machine = self._from_standby(nonce) if source is None else self._replayed(source, nonce)
+        self._takeover.step("barrier")
+        course.point("replayed")
+        return self._announce(machine, self._started(commands, ahead, machine.position))
+
+    def let_go(self) -> Standby | None:
+        """Close what is open. A standby that hasn't met its barrier goes on, and is given back."""
+        self.close_readers()
+        standby, self._standby = self._standby, None
+        if standby is not None:
+            standby.meet(None)
+        return standby
+
+    def close_readers(self) -> None:
+        """Let the readers of this attempt go."""
+        for reader in self._readers:
+            reader.close()
+        self._readers.clear()
+
+    def _source(self, anew: bool) -> Replica | None:
+        """A machine and a reader that fetches in the background; None where the standby has both."""
+        standby = self._standby
+        if standby is not None and not standby.await_end(0):
+            return None
+        if standby is not None:
+            self._standby = None
+            replica = standby.replica
+            if replica is not None:  # it met the barrier of an attempt that failed afterwards
+                self._open(replica.reader)
+                return replica
+        return self._loaded(check=anew)
+
+    def _loaded(self, *, check: bool) -> Replica:
+        """A machine made from what is kept, and a reader that goes on from there."""
+        beginning = self._load(self._course.partition)
+        reader = self._open(self._io.log())
+        if check:
+            reader.check(beginning.log_offset)  # the topic may have gone: nobody would say so
+        reader.start(beginning.log_offset)
+        return Replica(beginning.machine, reader, beginning.log_offset)
+
+    def _ahead(self, commands: Reader) -> CommandsAhead | None:
+        """Fetch from where the standby stands, while the fence is under way."""
+        standby = self._standby
+        position = standby.position if standby is not None else None
+        if position is None:
+            return None
+        return CommandsAhead(commands, position, self._course.partition, self._course.runtime)
+
+    def _started(self, commands: Reader, ahead: CommandsAhead | None, position: int) -> Reader:
+        """The commands from ``position`` on, which are found to be there."""
+        if ahead is not None:
+            with self._course.watched("commands"):
+                return ahead.from_position(position)
+        commands.check(position)
+        commands.start(position)
+        return commands
+
+    def _fence_and_verify(self) -> None:
+        self._writer.fence()
+        self._takeover.step("fence")
+        self._course.point("fenced")
+        self._course.role(Role.VERIFYING)
+        verdict = self._seat.verify()
+        if verdict is not Verdict.OURS:
+            raise TermOver(
+                Ending.LOST if verdict is Verdict.LOST else Ending.UNCONFIRMED,
+                f"verified the claim: {verdict.value}",
+            )
+        self._takeover.step("verify")
+        self._course.point("verified")
+
+    def _from_standby(self, nonce: str) -> StateMachine:
+        """The machine of the standby, which stops at the barrier; else, where it failed, one made anew."""
+        standby = self._standby
+        if standby is None:
+            raise AssertionError("there is no standby to wait for")
+        while not standby.await_end(AWAIT_STEP_S):
+            self._course.check()
+        self._standby = None
+        replica = standby.replica
+        if replica is None:
+            detail = str(standby.over)
+            self._observer.fault(self._course.partition, "standby_lost", f"made anew from the log: {detail}")
+            return self._replayed(self._loaded(check=False), nonce)
+        replica.reader.close()
+        self._takeover.standby = not self._takeover.done("announce")
+        self._takeover.replayed = standby.applied - self._applied
+        return replica.machine
+
+    def _replayed(self, replica: Replica, nonce: str) -> StateMachine:
+        course = self._course
+        done = replay_to_barrier(
+            replica.machine,
+            replica.reader,
+            nonce,
+            cancelled=lambda: course.is_over,
+            stall_s=self._settings.stall_s,
+            stalled=lambda detail: self._observer.fault(course.partition, "log_stalled", detail),
+            begin=replica.next_offset,
+            now=course.now,
+        )
+        if not done:
+            course.check()
+        self._readers.remove(replica.reader)
+        replica.reader.close()
+        return replica.machine
+
+    def _announce(self, machine: StateMachine, commands: Reader) -> Established:
+        course = self._course
+        course.role(Role.ANNOUNCING)
+        clock = LeaderClock(course.runtime.wall, course.now, machine.last_at)
+        self._writer.commit(machine.lead(self._who, clock.now()))
+        if not self._takeover.done("announce"):
+            self._takeover.epoch = machine.epoch
+        self._takeover.step("announce")
+        return Established(machine, clock, commands)
+
+    def _open(self, reader: Reader) -> Reader:
+        self._readers.append(reader)
+        return reader

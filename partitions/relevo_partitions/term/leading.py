@@ -1,0 +1,153 @@
+"""Step 6 of a term: decide batch after batch, commit each, and only then answer who asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from relevo_partitions.ports import PartitionIO
+from relevo_partitions.settings import TermSettings
+from relevo_partitions.statemachine import Incoming, LogDamaged, StateMachine, Write
+from relevo_partitions.term.batches import Batches
+from relevo_partitions.term.course import Course
+from relevo_partitions.term.establish import Established
+from relevo_partitions.term.held_back import HeldBackWatch
+from relevo_partitions.term.progress import Progress
+from relevo_partitions.term.reads import ReadQueue
+from relevo_partitions.term.takeover import Takeover
+from relevo_partitions.term.term_writer import TermWriter
+
+EMPTY_STEP_WAIT_S: Final = 0.002
+"""A machine that is due at once but has nothing to write is asked again after this."""
+
+
+class LeaderSnapshots(Protocol):
+    """Takes snapshots in small slices between a leader's transactions, where nobody stands by."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether the next slice should come soon."""
+
+    def turn_leading(self, machine: StateMachine, commits: int) -> None:
+        """A slice of some milliseconds at most; nothing in ``machine`` is uncommitted."""
+
+    def stop(self) -> None:
+        """Give up what is under way, and let the clients go."""
+
+
+class Leading:
+    """The loop of a leader. Used by the term's thread.
+
+    Args:
+        course: Of the term.
+        writer: Of the term.
+        io: Kafka.
+        batches: Cuts the commands into transactions.
+        reads: Answered behind each commit.
+        progress: Kept up to date.
+        settings: Bounds.
+        takeover: Notes the first activation.
+        held_back: Follows the reader of the commands.
+        snapshots: Makes what takes snapshots while nobody stands by; None where there are to be none.
+    """
+
+    def __init__(
+        self,
+        course: Course,
+        writer: TermWriter,
+        *,
+        io: PartitionIO,
+        batches: Batches,
+        reads: ReadQueue,
+        progress: Progress,
+        settings: TermSettings,
+        takeover: Takeover,
+        held_back: HeldBackWatch,
+        snapshots: Callable[[], LeaderSnapshots | None] = lambda: None,
+    ) -> None:
+        self._course = course
+        self._writer = writer
+        self._io = io
+        self._batches = batches
+        self._reads = reads
+        self._progress = progress
+        self._settings = settings
+        self._takeover = takeover
+        self._held_back = held_back
+        self._snapshots = snapshots
+
+    def run(self, established: Established) -> None:
+        """Ends by an exception only: the term's end, or a setback."""
+        snapshots = self._snapshots()
+        try:
+            self._run(established, snapshots)
+        finally:
+            self._held_back.close()
+            if snapshots is not None:
+                snapshots.stop()
+
+    def _run(self, established: Established, snapshots: LeaderSnapshots | None) -> None:
+        settings, commands, machine = self._settings, established.commands, established.machine
+        now = self._course.now
+        published_at = heard_at = now()
+        wrote = True
+        while True:
+            self._course.check()
+            copying = snapshots is not None and snapshots.busy
+            batch = self._batches.next(commands, 0.0 if copying else self._wait_s(established, wrote))
+            wrote = self._turn(established, batch)
+            self._progress.end = commands.end_offset()
+            self._held_back.look(commands)
+            if snapshots is not None:
+                snapshots.turn_leading(machine, self._writer.commits)
+            at = now()
+            if batch:
+                heard_at = at
+            elif at - heard_at > settings.stall_s:
+                heard_at = at
+                self._look_for_commands()
+            if at - published_at > settings.position_every_s:
+                published_at = at
+                commands.note_position(machine.position)
+
+    def _look_for_commands(self) -> None:
+        """Find out whether nobody sent any, or the topic is gone, of which a consumer never hears."""
+        problem = self._writer.missing(self._io.commands_topic)
+        if problem is not None:
+            raise LogDamaged(problem)
+
+    def _wait_s(self, established: Established, wrote: bool) -> float:
+        if len(self._reads):
+            return 0.0
+        due_ms = established.machine.wait_ms(established.clock.now())
+        if due_ms is None:
+            return self._settings.idle_wait_s
+        shortest = 0.0 if wrote else EMPTY_STEP_WAIT_S
+        return max(shortest, min(self._settings.idle_wait_s, due_ms / 1000))
+
+    def _turn(self, established: Established, batch: list[Incoming]) -> bool:
+        """Decide, commit, and only then answer the reads that had arrived before the commit began."""
+        machine = established.machine
+        reads = self._reads.take()
+        try:
+            writes = machine.step(batch, established.clock.now())
+            if not writes and any(read.proven for read in reads):
+                writes = [
+                    self._writer.barrier()[1]
+                ]  # nothing else to write: proves that nobody has fenced us
+            if writes:
+                self._writer.commit(writes, len(batch))
+        except BaseException:
+            self._reads.put_back(reads)
+            raise
+        self._progress.note(machine)
+        for read in reads:
+            read.answer(machine)
+        if writes and not self._takeover.done("first_activation") and self._hands_out(writes):
+            self._takeover.step("first_activation")
+        return bool(writes)
+
+    def _hands_out(self, writes: Sequence[Write]) -> bool:
+        """Whether something stands on another topic than the log: what workers take."""
+        log_topic = self._io.log_topic
+        return any(write.topic != log_topic for write in writes)

@@ -1,0 +1,86 @@
+"""What a term writes: behind its fence, one transaction after the other, each with an outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from relevo_partitions.observer import Observer
+from relevo_partitions.outcomes import Committed, Unclear
+from relevo_partitions.ports import PartitionIO, Writer
+from relevo_partitions.statemachine import Term, Write
+from relevo_partitions.term.barrier import make_barrier
+from relevo_partitions.term.course import Course
+from relevo_partitions.term.endings import Setback
+
+
+class TermWriter:
+    """The fenced producer of a term, where it has one. Used by the term's thread.
+
+    Args:
+        course: Of the term.
+        io: Kafka.
+        who: Goes into the barriers.
+        observer: Hears of commits.
+    """
+
+    def __init__(self, course: Course, io: PartitionIO, who: Term, observer: Observer) -> None:
+        self._course = course
+        self._io = io
+        self._who = who
+        self._observer = observer
+        self._writer: Writer | None = None
+        self.commits = 0
+        """Transactions of this term that have committed."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a producer behind a fence of this term."""
+        return self._writer is not None
+
+    def fence(self) -> None:
+        """Shut every earlier producer out.
+
+        Raises:
+            KafkaUnavailable: It didn't work.
+        """
+        with self._course.watched("fence"):
+            self._writer = self._io.fence(lambda: self._course.is_over)
+
+    def barrier(self) -> tuple[str, Write]:
+        """A new barrier, with the nonce to know it by."""
+        nonce = self._course.runtime.token()
+        who = self._who
+        write = make_barrier(self._io.log_topic, self._course.partition, who.node, who.incarnation, nonce)
+        return nonce, write
+
+    def commit(self, writes: Sequence[Write], commands: int = 0) -> None:
+        """Write all or nothing.
+
+        Raises:
+            Setback: It didn't commit, or that isn't known.
+            TermOver: The term was ended before.
+        """
+        self._course.check()
+        writer = self._writer
+        if writer is None:
+            raise Setback(Unclear("no writer"))
+        with self._course.watched("commit"):
+            outcome = writer.commit(writes)
+        if not isinstance(outcome, Committed):
+            raise Setback(outcome)
+        self.commits += 1
+        self._observer.committed(self._course.partition, commands, outcome.records, outcome.seconds)
+
+    def missing(self, topic: str) -> str | None:
+        """Kafka's word that there is no such topic; None where it is there, or Kafka is silent."""
+        writer = self._writer
+        if writer is None:
+            return None
+        with self._course.watched("metadata"):
+            return writer.missing(topic, self._course.partition)
+
+    def drop(self) -> None:
+        """Let the producer go."""
+        if self._writer is not None:
+            self._writer.drop()
+            self._writer = None
