@@ -34,9 +34,6 @@ def main() -> int:
     parser.add_argument("--once", action="store_true", help="end when the table is up to date")
     parser.add_argument("--batch", type=int, default=500, help="events for one transaction, at most")
     given = parser.parse_args()
-    expected: tuple[type[Exception], ...] = (
-        relevo.RelevoError, ValueError, ImportError, *database_errors(),
-    )  # fmt: skip
     try:
         table = JobsTable(given.database)
         start = table.positions() or "beginning"
@@ -44,7 +41,10 @@ def main() -> int:
             follow(table, events, given.batch)
     except KeyboardInterrupt:
         return 130
-    except expected as error:
+    except Exception as error:
+        # Asked now, not before: the database's library is imported with the table.
+        if not isinstance(error, (relevo.RelevoError, ValueError, ImportError, *database_errors())):
+            raise
         print(f"Error: {error}", file=sys.stderr)
         return 1
     return 0

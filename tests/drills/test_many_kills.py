@@ -10,6 +10,7 @@ from collections import Counter
 import pytest
 
 from relevo_engine.local.cluster import LocalCluster
+from relevo_engine.local.node import LocalNode
 from relevo_engine.topics import activations_topic
 from relevo_engine.verify import verify_log
 from relevo_schemas import events as ev
@@ -19,6 +20,7 @@ from tests.drills.conftest import TYPE
 from tests.support.counter_cluster import read_all
 from tests.support.job_log import JobLog
 from tests.support.load import Load
+from tests.support.waiting import wait_until
 
 KILLS = int(os.environ.get("RELEVO_TEST_KILLS", "12"))
 
@@ -48,13 +50,26 @@ def balance(cluster: LocalCluster, log: JobLog, accepted: set[str]) -> None:
     assert activated == handed_out(cluster), "an activation without its event, or the reverse"
 
 
+def a_leader(cluster: LocalCluster, partition: int) -> LocalNode:
+    """Who leads it, or will in a moment: a node that came back may be getting its partitions back just now."""
+    found: list[LocalNode] = []
+
+    def led() -> bool:
+        leader = cluster.leaders().get(partition)
+        found.extend([cluster.node(leader)] if leader is not None else [])
+        return bool(found)
+
+    wait_until(led, f"somebody leads partition {partition}")
+    return found[0]
+
+
 @pytest.mark.timeout(240 + 20 * KILLS)
 def test_leaders_killed_again_and_again_leave_no_job_behind(cluster: LocalCluster, load: Load) -> None:
     """What lies between "decided" and "handed out" is lost if the two can come apart."""
     dice = random.Random(51)
     for _ in range(KILLS):
         time.sleep(dice.random())  # at random: the load never rests
-        node = cluster.leader_of(dice.randrange(cluster.partitions))
+        node = a_leader(cluster, dice.randrange(cluster.partitions))
         node.kill()
         cluster.await_ready(without=[node])
         node.restart(wait=False)
