@@ -49,7 +49,7 @@ def broker(cluster: DrillCluster) -> Server:
 
 def test_a_killed_leader_is_gone_and_comes_back_by_the_same_name(cluster: DrillCluster) -> None:
     """A drill that kills the wrong node, or none, proves nothing."""
-    leader = cluster.leader_of(0)
+    leader = cluster.await_leader(0)
     pid = cluster.node(leader).pid
     mark = cluster.kill_leader(0)
     assert (mark.kind, mark.target, mark.partition) == (Kind.KILL, leader, 0)
@@ -92,7 +92,7 @@ def test_one_node_alone_is_cut_off_from_zookeeper(cluster: DrillCluster, silent:
 
 def test_one_node_alone_is_cut_off_from_kafka(cluster: DrillCluster) -> None:
     """Brokers tell their addresses to clients: a proxy that is passed by cuts nothing."""
-    victim, other = cluster.leader_of(0), cluster.await_leader(1)
+    victim, other = cluster.await_leader(0), cluster.await_leader(1)
     mark = cluster.cut(victim, "kafka")
     assert mark.kind == Kind.CUT_KAFKA
     wait_until(lambda: victim not in cluster.leaders().values(), "it can't prove that it leads")

@@ -51,7 +51,7 @@ def balance(cluster: LocalCluster, log: JobLog, accepted: set[str]) -> None:
 
 
 def a_leader(cluster: LocalCluster, partition: int) -> LocalNode:
-    """Who leads it, or will in a moment: a node that came back may be getting its partitions back just now."""
+    """Who leads it, or will in a moment: a node that came back may be getting it back just now."""
     found: list[LocalNode] = []
 
     def led() -> bool:

@@ -85,7 +85,7 @@ class Damage(ClusterFacts):
             DrillError: Nobody leads it now.
         """
         self.require(Kind.KILL)
-        return self._kill(self.leader_of(partition), partition)
+        return self._kill(self.await_leader(partition), partition)
 
     def freeze(self, node: str) -> FaultMark:
         """Stops a node in its tracks (SIGSTOP): its sockets stay open, it answers nothing.
@@ -102,7 +102,7 @@ class Damage(ClusterFacts):
             DrillError: Nobody leads it now.
         """
         self.require(Kind.FREEZE)
-        return self._freeze(self.leader_of(partition), partition)
+        return self._freeze(self.await_leader(partition), partition)
 
     def thaw(self, node: str) -> FaultMark:
         """Lets a frozen node go on (SIGCONT).
@@ -190,7 +190,7 @@ class Damage(ClusterFacts):
             DrillError: Nobody leads it now.
         """
         self.require(_kind_of(from_))
-        return self._cut(self.leader_of(partition), from_, partition, silent)
+        return self._cut(self.await_leader(partition), from_, partition, silent)
 
     def delay(self, node: str, seconds: float, from_: Side = "zookeeper") -> FaultMark:
         """Makes one node's way to ZooKeeper or Kafka slower by so many seconds, in each direction."""

@@ -63,7 +63,7 @@ def rolling_restart(scene: Scene, run: Run) -> None:
 def choose_leader(scene: Scene, run: Run) -> tuple[str, dict[int, int]]:
     """The node to hurt, another partition's leader in each repeat, and what it leads, with the epochs."""
     partition = scene.choice % len(scene.partitions)
-    victim = scene.cluster.leader_of(partition)
+    victim = scene.cluster.await_leader(partition)
     run.target = victim
     return victim, scene.led_by(victim)
 
