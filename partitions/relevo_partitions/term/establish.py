@@ -10,6 +10,7 @@ from relevo_partitions.ports import PartitionIO, Reader, Seat, Verdict
 from relevo_partitions.settings import TermSettings
 from relevo_partitions.statemachine import StateMachine, Term
 from relevo_partitions.term.ahead import CommandsAhead
+from relevo_partitions.term.batches import Batches
 from relevo_partitions.term.clock import LeaderClock
 from relevo_partitions.term.course import Course
 from relevo_partitions.term.endings import Ending, TermOver
@@ -41,6 +42,7 @@ class Establishing:
         who: Announced.
         seat: The claim.
         io: Kafka.
+        batches: Cuts the commands into transactions; the first one goes with the announcement.
         load: Makes a machine where no standby has one.
         observer: Hears of a log that doesn't move.
         settings: Bounds.
@@ -56,6 +58,7 @@ class Establishing:
         who: Term,
         seat: Seat,
         io: PartitionIO,
+        batches: Batches,
         load: Load,
         observer: Observer,
         settings: TermSettings,
@@ -67,6 +70,7 @@ class Establishing:
         self._who = who
         self._seat = seat
         self._io = io
+        self._batches = batches
         self._load = load
         self._observer = observer
         self._settings = settings
@@ -209,13 +213,23 @@ class Establishing:
         return replica.machine
 
     def _announce(self, machine: StateMachine, commands: Reader) -> Established:
-        course = self._course
+        """Announce the term, and in the same transaction decide what has been fetched by now.
+
+        Behind the barrier nothing can come between the two, and a transaction of its own would keep the
+        commands waiting that piled up meanwhile.
+        """
+        course, takeover = self._course, self._takeover
         course.role(Role.ANNOUNCING)
         clock = LeaderClock(course.runtime.wall, course.now, machine.last_at)
-        self._writer.commit(machine.lead(self._who, clock.now()))
-        if not self._takeover.done("announce"):
-            self._takeover.epoch = machine.epoch
-        self._takeover.step("announce")
+        announcement = machine.lead(self._who, clock.now())
+        batch = self._batches.next(commands, 0.0)
+        decisions = machine.step(batch, clock.now())
+        self._writer.commit([*announcement, *decisions], len(batch))
+        if not takeover.done("announce"):
+            takeover.epoch = machine.epoch
+        takeover.step("announce")
+        if self._writer.hands_out(decisions):
+            takeover.step("first_activation")
         return Established(machine, clock, commands)
 
     def _open(self, reader: Reader) -> Reader:

@@ -103,6 +103,7 @@ class Leadership:
             who=who,
             seat=seat,
             io=io,
+            batches=self._batches,
             load=load if load is not None else from_the_beginning(machine_factory),
             observer=observer,
             settings=settings,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from relevo_partitions.ports import PartitionIO
 from relevo_partitions.settings import TermSettings
-from relevo_partitions.statemachine import Incoming, LogDamaged, StateMachine, Write
+from relevo_partitions.statemachine import Incoming, LogDamaged, StateMachine
 from relevo_partitions.term.batches import Batches
 from relevo_partitions.term.course import Course
 from relevo_partitions.term.establish import Established
@@ -143,11 +143,6 @@ class Leading:
         self._progress.note(machine)
         for read in reads:
             read.answer(machine)
-        if writes and not self._takeover.done("first_activation") and self._hands_out(writes):
+        if writes and not self._takeover.done("first_activation") and self._writer.hands_out(writes):
             self._takeover.step("first_activation")
         return bool(writes)
-
-    def _hands_out(self, writes: Sequence[Write]) -> bool:
-        """Whether something stands on another topic than the log: what workers take."""
-        log_topic = self._io.log_topic
-        return any(write.topic != log_topic for write in writes)

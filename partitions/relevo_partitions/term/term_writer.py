@@ -71,6 +71,11 @@ class TermWriter:
         self.commits += 1
         self._observer.committed(self._course.partition, commands, outcome.records, outcome.seconds)
 
+    def hands_out(self, writes: Sequence[Write]) -> bool:
+        """Whether something goes to another topic than the log: what workers take."""
+        log_topic = self._io.log_topic
+        return any(write.topic != log_topic for write in writes)
+
     def missing(self, topic: str) -> str | None:
         """Kafka's word that there is no such topic; None where it is there, or Kafka is silent."""
         writer = self._writer
