@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from relevo.dedup.link import StoreLink, backoff_s
@@ -11,6 +11,7 @@ from relevo.dedup.store import Claim, Done, Held, Mine, Unknown
 from relevo.dedup_key import KeyOf
 from relevo.errors import InvalidRequest
 from relevo.item import Item
+from relevo.locks import OrderLocks
 from relevo.outbox import Outbox
 from relevo.outcomes import Completed, Failed
 from relevo.stats import WorkerStats
@@ -48,6 +49,7 @@ class Claims:
         self._store = store
         self._key_of = namespace if callable(namespace) else lambda job: namespace + job.key
         self._ttl = ttl
+        self._locks = OrderLocks(store, claim_s, postpone, next_up, stats) if store is not None else None
         self._claim_s = claim_s
         self._outbox = outbox
         self._postpone = postpone
@@ -89,21 +91,33 @@ class Claims:
         return claim
 
     def take(self, batch: list[Item], now: float) -> list[Item]:
-        """Ask for each; returns those that may run, the others are seen to."""
-        if self._store is None:
+        """Ask for each; returns those that may run, the others are seen to.
+
+        One whose correlation id another job has is not asked for; one that another worker has gives its
+        correlation id back, and so nobody waits for one of the two while it has the other.
+        """
+        if self._store is None or self._locks is None:
             return batch
-        batch = [item for item in batch if self._has_key(item)]
+        batch = [item for item in self._locks.take(batch, now) if self._has_key(item)]
+        if not batch:
+            self._outbox.send()
+            return []
         claims = [self.of(item) for item in batch]
         answers = self._store.claim(claims)
         mine = []
+        held = []
         for item, claim, answer in zip(batch, claims, answers, strict=True):
             match answer:
                 case Mine():
+                    if item.held_since:
+                        self._note_waited(item, now)
                     item.tries = 0
                     item.claim_until = now + claim.seconds
                     item.job._grant = Grant(self._store.store, claim, self._ttl)
                     mine.append(item)
                 case Done(result):
+                    if item.held_since:
+                        self._note_waited(item, now)
                     self._stats.add("duplicates_suppressed")
                     item.tries = 0
                     item.job._stored = result
@@ -111,7 +125,9 @@ class Claims:
                     self._outbox.add(item, item.outcome)
                 case Held(until):
                     self._stats.add("claim_waits")
+                    item.held_since = item.held_since or now
                     item.tries += 1
+                    held.append(item)
                     wait = min(until - time.time(), HELD_WAIT_MAX_S, backoff_s(item.tries))
                     self._postpone(item, now + max(wait, HELD_WAIT_MIN_S))
                 case Unknown() if self._store.silent:
@@ -120,15 +136,25 @@ class Claims:
                 case Unknown():
                     item.tries += 1
                     self._postpone(item, now + backoff_s(item.tries))
+        self._locks.release(held)
         self._outbox.send()
         return mine
+
+    def _note_waited(self, item: Item, now: float) -> None:
+        self._stats.add("claim_wait_ms", round((now - item.held_since) * 1_000))
+        item.held_since = 0.0
+
+    @property
+    def silent(self) -> bool:
+        """Whether the store gave no answer when it was asked last."""
+        return self._store is not None and self._store.silent > 0
 
     def _has_key(self, item: Item) -> bool:
         """Whether it can be claimed; one that never can is reported as failed for good."""
         try:
             self.of(item)
         except InvalidRequest as error:
-            item.outcome = Failed(str(error), retriable=False)
+            item.outcome = Failed(str(error), retriable=False, kind="dedup_key")
             self._outbox.add(item, item.outcome)
             return False
         return True
@@ -137,3 +163,9 @@ class Claims:
         """Nobody shall wait for claims of jobs that aren't run here after all."""
         if self._store is not None and items:
             self._store.release([self.of(item) for item in items])
+            self.unlock(items)
+
+    def unlock(self, items: Iterable[Item]) -> None:
+        """The next job of each one's correlation id may begin, here or elsewhere."""
+        if self._locks is not None:
+            self._locks.release(items)

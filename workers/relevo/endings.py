@@ -5,18 +5,27 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
+
+from confluent_kafka import KafkaError
 
 from relevo.dedup.link import StoreLink, backoff_s
 from relevo.dedup.store import Claim, Done, Finish, Held, Mine, Unknown
 from relevo.item import Item
 from relevo.outbox import Outbox
 from relevo.outcomes import Completed, Failed, NotOurs
+from relevo.stats import WorkerStats
 
 _log: Final = logging.getLogger("relevo.worker")
 
 HELD_WAIT_MAX_S: Final = 1.0
 HELD_WAIT_MIN_S: Final = 0.02
+
+_TOO_LARGE: Final = (
+    "the handler's result of {} bytes is more than this cluster's commands topic takes (max.message.bytes): "
+    "store it elsewhere and return where"
+)
 
 Postponed = list[tuple[Item, float]]
 
@@ -51,7 +60,7 @@ class Endings:
                 case Failed() if self._store is not None:
                     failed.append(item)
                 case Failed():
-                    item.outcome = Failed(item.outcome.error, retriable=False)
+                    item.outcome = replace(item.outcome, retry_in_ms=-1, retriable=False)
                 case NotOurs():
                     item.again()
                     postponed.append((item, now + backoff_s(item.tries)))
@@ -94,6 +103,18 @@ class Endings:
                     item.tries += 1
                     postponed.append((item, now + backoff_s(item.tries)))
         return postponed
+
+
+def not_acknowledged(item: Item, error: KafkaError, stats: WorkerStats) -> float:
+    """Note that Kafka didn't take an item's outcome; returns when to send it again, in seconds from now."""
+    item.tries += 1
+    stats.add("resent")
+    if error.code() == KafkaError.MSG_SIZE_TOO_LARGE and isinstance(item.outcome, Completed):
+        # It never will: what is behind it in its partition must not wait for ever.
+        item.outcome = Failed(_TOO_LARGE.format(len(item.outcome.result)), retriable=False, kind="result")
+    if item.tries in (1, 10, 100):
+        _log.warning("the outcome of job %r is not acknowledged (%s): sent again", item.key, error.str())
+    return backoff_s(item.tries)
 
 
 def _warn_of_other_result(item: Item, stored: bytes) -> None:

@@ -1,7 +1,8 @@
 """The thread between reading and running: decides what may start, and sees it through.
 
-The steps of an activation, in this order: (1) still ours, and not running here already; (2) claimed in the
-dedup store; (3) reported as started, see `leases`; (4) run; (5) marked as done in the store; (6) completed,
+The steps of an activation, in this order: (1) still ours, not running here already and, where its type is
+ordered, the first of its correlation id, see `lanes`; (2) claimed in the dedup store, its correlation id
+before itself; (3) reported as started, see `leases`; (4) run; (5) marked as done in the store; (6) completed,
 and the completion acknowledged by Kafka; (7) its offset finished.
 
 A job of which several attempts fell silent is a suspect: it may be what ends its workers. It is reported
@@ -21,21 +22,21 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from confluent_kafka import KafkaError
-
 from relevo.arrivals import activations
 from relevo.claims import Claims
-from relevo.dedup.link import StoreLink, backoff_s
+from relevo.dedup.link import StoreLink
 from relevo.dedup.store import DedupStore
 from relevo.dedup_key import KeyOf
-from relevo.endings import Endings
+from relevo.doubts import Doubts
+from relevo.endings import Endings, not_acknowledged
 from relevo.errors import RelevoError
 from relevo.execution import Runner
 from relevo.inquiries import Inquiries
 from relevo.item import Item
+from relevo.lanes import Lanes
 from relevo.offsets import Entry, OffsetTracker
 from relevo.outbox import Acknowledged, Outbox
-from relevo.outcomes import COUNTED, Errored, Failed
+from relevo.outcomes import Errored, Failed, counted_as
 from relevo.schedule import Schedule
 from relevo.sender import Sender
 from relevo.solitude import Desk, Solitude
@@ -48,7 +49,6 @@ _log: Final = logging.getLogger("relevo.worker")
 IDLE_S: Final = 0.25
 CLAIM_BATCH_MAX: Final = 500
 FULL_WAIT_S: Final = 0.05
-ANSWER_WAIT_S: Final = 10.0
 
 
 class Gate:
@@ -71,6 +71,7 @@ class Gate:
         on_fault: Called when the worker can't go on; `fault` says why.
         solitude: Where suspects of this process run alone; shared with its other job types.
         suspect_after: So many silent attempts make a job a suspect; None: none is one.
+        order_prefix: Put before a correlation id to make the key of its lock; None: the type is not ordered.
     """
 
     def __init__(
@@ -89,13 +90,15 @@ class Gate:
         on_fault: Callable[[], None],
         solitude: Solitude | None = None,
         suspect_after: int | None = SUSPECT_AFTER,
+        order_prefix: str | None = None,
     ) -> None:
         self._outbox = Outbox(commands, sender, self._hand_in)
         self._tracker = tracker
         link = StoreLink(store, name, stats) if store is not None else None
         self._at_most_once = store is None
         self._desk = Desk(solitude or Solitude(), lambda: self._inbox.put(lambda: None))
-        self._waiting = Waiting(self._desk, self._still_ours, suspect_after)
+        self._lanes = Lanes(order_prefix)
+        self._waiting = Waiting(self._desk, self._still_ours, suspect_after, self._lanes)
         self._later = Schedule()
         self._claims = Claims(
             link, namespace, claim_s, self._outbox, self._later.put, self._waiting.put_first, stats, ttl
@@ -106,7 +109,7 @@ class Gate:
         self._on_fault = on_fault
         self._endings = Endings(link, self._outbox, self._claims.of, ttl)
         self._inquiries: Inquiries | None = None
-        self._asked: set[Item] = set()
+        self._doubts = Doubts(self._later, self._claims.seconds)
         self._runner: Runner | None = None
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._token_prefix = secrets.token_hex(8)
@@ -116,6 +119,8 @@ class Gate:
         self._stopping = False
         #: Handlers at work, by key. Read by the lease thread.
         self.running: dict[str, Item] = {}
+        #: When its thread last came round, in monotonic seconds; 0: not yet.
+        self.turned_at = 0.0
         #: Why the worker can't go on, if it can't.
         self.fault: Exception | None = None
         self.thread = threading.Thread(target=self._run, name=f"relevo-gate-{name}", daemon=True)
@@ -160,7 +165,7 @@ class Gate:
     def _run(self) -> None:
         try:
             while self._turn():
-                pass
+                self.turned_at = time.monotonic()
         except RelevoError as error:
             _log.error("the worker for %s can't go on: %s", self._name, error)
             self.fault = error
@@ -189,6 +194,7 @@ class Gate:
         self._outbox.send()
         if not self._stopping:
             self._admit(now)
+        self._tracker.set_aside(self._lanes.aside)
         return not (self._stopping and not self._busy())
 
     def _busy(self) -> bool:
@@ -211,7 +217,7 @@ class Gate:
         return max(0.0, due - now)
 
     def _free(self) -> int:
-        return self._concurrency - len(self.running) - len(self._asked)
+        return self._concurrency - len(self.running) - len(self._doubts)
 
     def _stop(self) -> None:
         self._stopping = True
@@ -233,7 +239,7 @@ class Gate:
                     "MAYBE_RUN", "handed over before, and this type runs a job at most once"
                 )
                 self._ended.append(item)
-            else:
+            elif self._lanes.enter(item):
                 self._waiting.put(item)
             return
         if activation.attempt > known.attempt and isinstance(known.outcome, Failed | Errored):
@@ -242,8 +248,7 @@ class Gate:
             return
         self._stats.add("duplicates_suppressed")
         known.entries.append(entry)
-        known.attempt = max(known.attempt, activation.attempt)
-        known.expiries = max(known.expiries, activation.expiries)
+        known.meet_again(activation)
         if known.running:
             self._tracker.start([entry])
 
@@ -251,7 +256,7 @@ class Gate:
 
     def _bring_due(self, now: float) -> None:
         for item in self._later.due(now):
-            if item in self._asked:
+            if item in self._doubts:
                 self._decided(item, True)
             elif item.outcome is None:
                 self._waiting.put_first(item)
@@ -280,6 +285,7 @@ class Gate:
         if item.entries:
             return True
         self._stats.add("stale_dropped")
+        self._claims.unlock([item])
         self._forget(item)
         return False
 
@@ -288,27 +294,19 @@ class Gate:
         doubtful = [item for item in mine if item.entries[0].doubtful or self._waiting.is_suspect(item)]
         if not doubtful:
             return mine
-        for item in doubtful:
-            self._asked.add(item)
-            # Without an answer it is run all the same, while the claim still holds.
-            self._later.put(item, now + min(ANSWER_WAIT_S, self._claims.seconds(item) / 2))
-        inquiries.ask(doubtful)
-        return [item for item in mine if item not in self._asked]
+        self._doubts.ask(inquiries, doubtful, now)
+        return [item for item in mine if item not in self._doubts]
 
     def _decided(self, item: Item, may_run: bool) -> None:
-        if item not in self._asked:
+        if not self._doubts.settle(item):
             return
-        self._asked.discard(item)
-        self._later.take(item)
-        if item.watch is not None:
-            item.watch.cancel()
-            item.watch = None
         if may_run:
             self._run_mine([item], time.monotonic())
             return
         self._desk.leave([item])
         if item.attempt != item.reported:
             # A later attempt came while we asked about this one.
+            self._claims.unlock([item])
             self._waiting.put_first(item)
             return
         self._stats.add("stale_dropped")
@@ -351,15 +349,15 @@ class Gate:
             item.running = False
             item.task = None
             self.running.pop(item.key, None)
-            if item.watch is not None:
-                item.watch.cancel()
-                item.watch = None
+            item.unwatch()
         self._desk.leave(items)
         self._ended.extend(items)
 
     def _conclude(self, now: float) -> None:
         ended, self._ended = self._ended, []
-        for item, due in self._endings.conclude(ended, now):
+        postponed = self._endings.conclude(ended, now)
+        self._claims.unlock(item for item, _ in postponed if item.outcome is None)
+        for item, due in postponed:
             self._later.put(item, due)
 
     # Acknowledgement
@@ -367,23 +365,16 @@ class Gate:
     def _acknowledged(self, acked: Acknowledged) -> None:
         finished: list[Entry] = []
         counts: Counter[str] = Counter()
+        self._claims.unlock(item for item, error in acked if error is None)
         for item, error in acked:
             if error is not None:
-                self._resend(item, error)
+                self._later.put(item, time.monotonic() + not_acknowledged(item, error, self._stats))
                 continue
-            counts[COUNTED[type(item.outcome)]] += 1
+            counts[counted_as(item.outcome)] += 1
             finished += item.entries
             self._forget(item)
         self._tracker.finish(finished)
-        for name, count in counts.items():
-            self._stats.add(name, count)
-
-    def _resend(self, item: Item, error: KafkaError) -> None:
-        item.tries += 1
-        self._stats.add("resent")
-        if item.tries in (1, 10, 100):
-            _log.warning("the outcome of job %r is not acknowledged (%s): sent again", item.key, error.str())
-        self._later.put(item, time.monotonic() + backoff_s(item.tries))
+        self._stats.concluded(counts)
 
     def _superseded(self, item: Item, attempt: int) -> None:
         if item.attempt <= attempt:
@@ -394,6 +385,14 @@ class Gate:
     def _forget(self, item: Item) -> None:
         if self._by_key.get(item.key) is item:
             del self._by_key[item.key]
+        following = self._lanes.leave(item, time.monotonic())
+        if following is not None:
+            # Behind those that wait by now, so that one correlation id can't keep a slot from the others.
+            item_behind, due = following
+            if due:
+                self._later.put(item_behind, due)
+            else:
+                self._waiting.put(item_behind)
         for entry, activation in item.behind or ():
             self._take(entry, activation)
         item.behind = None

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from confluent_kafka import KafkaError, Message
@@ -16,10 +17,11 @@ from relevo.execution import Runner
 from relevo.follower import Follower
 from relevo.item import Item
 from relevo.sender import Sender
+from relevo.slot_reports import SlotReports
 from relevo.stats import WorkerStats
 from relevo.watch import LossWatch
 from relevo_schemas.codec import encode
-from relevo_schemas.commands import ExtendJobs, LeaseRef, StartJobs
+from relevo_schemas.commands import CheckpointJob, ExtendJobs, LeaseRef, StartJobs
 
 _log: Final = logging.getLogger("relevo.worker")
 
@@ -47,6 +49,7 @@ class LeaseKeeper:
         follower: Reads the log for what runs long; None: nobody does.
         superseded: Called when the engine has moved on from an item's attempt.
         stats: Counters.
+        slots: Tells leaders which partitions are ours; None: nobody does.
     """
 
     def __init__(
@@ -65,7 +68,9 @@ class LeaseKeeper:
         follower: Follower | None,
         superseded: Callable[[Item, int], None],
         stats: WorkerStats,
+        slots: SlotReports | None = None,
     ) -> None:
+        self._slots = slots
         self._commands = commands
         self._namespace = namespace
         self._identity = identity
@@ -86,10 +91,15 @@ class LeaseKeeper:
         now = time.monotonic()
         to_report: dict[int, list[Item]] = defaultdict(list)
         to_renew: list[Item] = []
+        to_store: list[Item] = []
         # A copy in one step: the gate changes the dict at any time.
         for item in list(self._running.values()):
             age = now - item.started_at
-            if age < REPORT_AFTER_S:
+            note = item.job._note
+            noted = note is not None and note.due(now) and not item.job.lost
+            if noted:
+                to_store.append(item)
+            elif age < REPORT_AFTER_S:
                 continue
             if self._timeout is not None and age > self._timeout and not item.timed_out:
                 self._time_out(item)
@@ -100,6 +110,10 @@ class LeaseKeeper:
         for partition, items in to_report.items():
             for at in range(0, len(items), BATCH_MAX):
                 self._report(partition, items[at : at + BATCH_MAX])
+        for item in to_store:
+            # Behind the report that it runs: what is not started has no lease to begin anew.
+            if item.reported == item.attempt and item.job._note is not None and not item.job.lost:
+                item.job._note.send(now, partial(self._store_progress, item))
         if to_renew:
             self._renew(to_renew, now)
 
@@ -118,6 +132,7 @@ class LeaseKeeper:
 
     def _report(self, partition: int, items: list[Item]) -> None:
         attempts = [(item, item.attempt) for item in items]
+        self._tell_slots(partition, items)
         command = StartJobs(
             self._identity,
             tuple(LeaseRef(item.key, attempt, self._lease_ms or item.lease_ms) for item, attempt in attempts),
@@ -139,9 +154,18 @@ class LeaseKeeper:
         for item in items:
             by_partition[item.partition].append(item)
         for partition, some in by_partition.items():
+            self._tell_slots(partition, some)
             refs = tuple(LeaseRef(item.key, item.attempt, self._lease_ms or item.lease_ms) for item in some)
             if self._send(partition, some, encode(ExtendJobs(self._identity, refs))):
                 self._stats.add("extended", len(some))
+
+    def _store_progress(self, item: Item, detail: bytes) -> bool:
+        command = CheckpointJob(item.key, item.attempt, detail)
+        return self._send(item.partition, [item], encode(command))
+
+    def _tell_slots(self, partition: int, items: Sequence[Item]) -> None:
+        if self._slots is not None:
+            self._slots.tell(partition, items[0].key.encode(), time.monotonic())
 
     def _send(self, partition: int, items: Sequence[Item], value: bytes) -> bool:
         attempts = [(item, item.attempt) for item in items]
@@ -171,23 +195,33 @@ class LeaseKeeper:
             item.claim or Claim(self._namespace + item.key, item.token, self._claim_s(item.lease_ms))
             for item in items
         ]
+        locks = [(item, lock) for item in items if (lock := item.lock) is not None]
+        wanted = claims + [lock for _, lock in locks]
         try:
-            answers: list[Answer] = store.renew(claims)
+            answers: list[Answer] = store.renew(wanted)
         except Exception as error:
-            answers = [Unknown(type(error).__name__)] * len(items)
+            answers = [Unknown(type(error).__name__)] * len(wanted)
+        of_locks = {item: answer for (item, _), answer in zip(locks, answers[len(items) :], strict=False)}
         for item, claim, answer in zip(items, claims, answers, strict=False):
+            taken_by = "another worker has claimed the job"
+            if isinstance(answer, Mine) and item in of_locks:
+                answer, taken_by = of_locks[item], "another job of its correlation id has begun"
             match answer:
                 case Mine():
                     item.claim_until = now + claim.seconds
                 case Done() | Held():
                     # It may just have ended: then the done mark is its own.
                     if item.running:
-                        self._lose(item, "another worker has claimed the job")
+                        self._lose(item, taken_by)
                 case Unknown(reason):
                     item.renew_at = min(item.renew_at, now + RENEW_AGAIN_S)
                     self._stats.add("unknown_claims")
                     if now > item.claim_until and item.running:
                         self._lose(item, f"the claim could not be renewed in time: {reason}")
+        # Given back while we asked: it has been taken again, for nobody.
+        late = [lock for item, lock in locks if item.lock is not lock]
+        if late:
+            store.release(late)
 
 
 class LeaseThread:
@@ -196,6 +230,8 @@ class LeaseThread:
     def __init__(self) -> None:
         self._keepers: list[LeaseKeeper] = []
         self._stop = threading.Event()
+        #: When it last came round, in monotonic seconds; 0: not yet.
+        self.turned_at = 0.0
         self._thread = threading.Thread(target=self._run, name="relevo-leases", daemon=True)
 
     def add(self, keeper: LeaseKeeper) -> None:
@@ -206,8 +242,14 @@ class LeaseThread:
         """Start the thread."""
         self._thread.start()
 
+    @property
+    def alive(self) -> bool:
+        """Whether the thread works."""
+        return self._thread.is_alive()
+
     def _run(self) -> None:
         while not self._stop.wait(TICK_S):
+            self.turned_at = time.monotonic()
             for keeper in self._keepers:
                 try:
                     keeper.tick()

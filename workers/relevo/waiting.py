@@ -9,6 +9,7 @@ from typing import Final
 
 from relevo.claims import Claims
 from relevo.item import Item
+from relevo.lanes import Lanes
 from relevo.solitude import Desk
 from relevo.stats import WorkerStats
 
@@ -26,9 +27,13 @@ class Waiting:
         desk: Says who may begin.
         still_ours: Whether an item may be started at all; it is seen to where it may not.
         suspect_after: So many silent attempts make a job a suspect; None: none is one.
+        lanes: Says who is the first of a correlation id by now.
     """
 
-    def __init__(self, desk: Desk, still_ours: Callable[[Item], bool], suspect_after: int | None) -> None:
+    def __init__(
+        self, desk: Desk, still_ours: Callable[[Item], bool], suspect_after: int | None, lanes: Lanes
+    ) -> None:
+        self._lanes = lanes
         self._desk = desk
         self._still_ours = still_ours
         self._suspect_after = suspect_after
@@ -55,7 +60,7 @@ class Waiting:
         batch: list[Item] = []
         items = self._items
         while items and len(batch) < limit:
-            item = items[0]
+            item = items[0] = self._lanes.whose_turn(items[0])
             if not self._still_ours(item):
                 items.popleft()
             elif not self.is_suspect(item):

@@ -25,6 +25,8 @@ def activation(
     correlation_id: str | None = None,
     headers: Mapping[str, str] | None = None,
     priority: int = 0,
+    at: int = 1_700_000_000_000,
+    checkpoint: bytes = b"",
 ) -> Activation:
     spec = job_spec(
         key=key,
@@ -35,7 +37,7 @@ def activation(
         headers=headers,
         priority=priority,
     )
-    return Activation(partition, 1, 1_700_000_000_000, attempt, retries, expiries, spec)
+    return Activation(partition, 1, at, attempt, retries, expiries, checkpoint, spec)
 
 
 def activation_bytes(key: str, **fields: Any) -> bytes:
@@ -80,6 +82,14 @@ class FakeSender:
 
 
 class FakeError:
+    """What librdkafka says of a record."""
+
+    def __init__(self, code: int = -192) -> None:
+        self._code = code
+
+    def code(self) -> int:
+        return self._code
+
     def str(self) -> str:
         return "Local: Message timed out"
 

@@ -25,6 +25,7 @@ class World:
         at_most_once: bool = False,
         solitude: Solitude | None = None,
         suspect_after: int | None = 2,
+        ordered: bool = False,
     ) -> None:
         self.tracker = OffsetTracker()
         self.sender = FakeSender()
@@ -46,6 +47,7 @@ class World:
             on_fault=lambda: self.faults.append(True),
             solitude=solitude,
             suspect_after=suspect_after,
+            order_prefix="c:order:send-email:" if ordered else None,
         )
         self.gate._runner = self.runner
         for partition in (0, 1):

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import pytest
 
-from relevo.dedup.store import Claim, Finish
+from relevo.dedup.store import Answer, Claim, Finish, Unknown
 from relevo.errors import StoreUnsafe
 from relevo.outcomes import Completed, Errored, Failed
 from relevo_schemas.codec import encode
 from relevo_schemas.commands import CancelJob, CompleteJob, FailJob, ThrowError
-from tests.unit.workers.fakes import FakeError, activation_bytes
+from tests.unit.workers.fakes import FakeError, FakeMessage, activation_bytes
 from tests.unit.workers.gate_world import TOPIC, World
+
+MSG_SIZE_TOO_LARGE = 10
 
 
 def test_the_steps_come_in_their_order() -> None:
@@ -284,3 +287,47 @@ def test_the_gate_ends_when_nothing_is_under_way() -> None:
     world.gate.thread.join(30)
     assert not world.gate.thread.is_alive()
     assert world.committable() == {0: 1}
+
+
+def test_a_result_that_kafka_will_never_take_becomes_an_incident_and_is_not_sent_for_ever() -> None:
+    """Whatever stands behind it in its partition would wait for an acknowledgement that can't come."""
+    world = World()
+    world.arrive(activation_bytes("large"), activation_bytes("next"))
+    world.end(Completed(b"x" * 1_000))
+    too_large = [each for each in world.sender.unacknowledged if each["key"] == b"large"]
+    for message in too_large:
+        world.sender.unacknowledged.remove(message)
+        message["callback"](FakeError(MSG_SIZE_TOO_LARGE), FakeMessage())
+    world.acknowledge()
+    world.later()
+    told = world.sender.sent[-1]
+    assert isinstance(told, FailJob)
+    assert not told.retriable
+    assert "1000 bytes is more than" in told.error
+    world.acknowledge()
+    assert world.committable()[0] == 2
+
+
+def test_one_key_of_a_batch_without_an_answer_is_asked_for_again() -> None:
+    """A shard of the store is away, or a row is in use: the others go on, and this one isn't forgotten."""
+    world = World()
+    ask = world.store.claim
+
+    def claim(claims: Sequence[Claim]) -> list[Answer]:
+        answers = ask(claims)
+        return [
+            Unknown("no shard") if each.key.endswith(":a") else said
+            for each, said in zip(claims, answers, strict=True)
+        ]
+
+    world.store.claim = claim  # type: ignore[method-assign]
+    world.arrive(activation_bytes("a"), activation_bytes("b"))
+    assert world.runner.started == ["b"]
+    world.later()
+    assert world.runner.started == ["b"], "no answer is no claim, however often"
+    world.store.claim = ask  # type: ignore[method-assign]
+    world.later()
+    assert world.runner.started == ["b", "a"]
+    world.end(Completed(b"1"))
+    world.acknowledge()
+    assert world.committable()[0] == 2

@@ -68,9 +68,9 @@ class StoreLink:
         """`DedupStore.done`."""
         return self._ask(partial(self.store.done, finishes), len(finishes), "unknown_done")
 
-    def release(self, claims: Sequence[Claim]) -> None:
+    def release(self, claims: Sequence[Claim]) -> list[Answer]:
         """`DedupStore.release`; a claim that can't be released ends by itself."""
-        self._ask(partial(self.store.release, claims), len(claims), "unknown_done")
+        return self._ask(partial(self.store.release, claims), len(claims), "unknown_done")
 
     def _ask(self, call: Callable[[], list[Answer]], count: int, counter: str) -> list[Answer]:
         try:
