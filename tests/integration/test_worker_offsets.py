@@ -10,108 +10,20 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka import TopicPartition
 
-from relevo.consumer import ActivationConsumer, Arrivals
-from relevo.offsets import Entry, OffsetTracker, Ownership
-from relevo.stats import WorkerStats
-from relevo_engine.local.kafka import admin
+from relevo.consumer import Arrivals
+from relevo.offsets import Entry, Ownership
 from tests.support.brokers import Brokers
+from tests.support.group_members import Member, Topic, finish_at_once
 from tests.support.waiting import wait_until
 
-
-class Topic:
-    """A topic of the test's own, and what its group has committed."""
-
-    def __init__(self, kafka: str, name: str, partitions: int) -> None:
-        self.kafka = kafka
-        self.name = name
-        self.partitions = partitions
-        self.group = f"{name}.group"
-        client = admin(kafka)
-        (made,) = client.create_topics([NewTopic(name, partitions, 1)]).values()
-        made.result(30)
-
-    def make_anew(self) -> None:
-        """As by an operator who deletes the topic and makes it again: offsets begin at 0."""
-        client = admin(self.kafka)
-        (gone,) = client.delete_topics([self.name]).values()
-        gone.result(30)
-
-        def made() -> bool:
-            (future,) = client.create_topics([NewTopic(self.name, self.partitions, 1)]).values()
-            return future.exception(30) is None
-
-        wait_until(made, "the topic is there again")
-
-    def fill(self, count: int) -> None:
-        producer = Producer({"bootstrap.servers": self.kafka, "linger.ms": 20})
-        for number in range(count):
-            producer.produce(self.name, str(number).encode(), partition=number % self.partitions)
-        assert producer.flush(30) == 0
-
-    def committed(self) -> list[int]:
-        consumer = Consumer({"bootstrap.servers": self.kafka, "group.id": self.group})
-        try:
-            places = [TopicPartition(self.name, each) for each in range(self.partitions)]
-            return [max(each.offset, 0) for each in consumer.committed(places, timeout=10)]
-        finally:
-            consumer.close()
-
-
-class Member:
-    """An `ActivationConsumer` whose deliveries the test deals with."""
-
-    def __init__(
-        self,
-        topic: Topic,
-        deliver: Callable[[Member, Arrivals], None],
-        *,
-        buffer: int = 500,
-        drain_s: float = 5.0,
-        **options: Any,
-    ) -> None:
-        self.tracker = OffsetTracker()
-        self.stats = WorkerStats()
-        self.seen: list[tuple[int, int]] = []
-        self.commits: list[tuple[int, int]] = []
-        self.consumer = ActivationConsumer(
-            topic.kafka,
-            options,
-            topic=topic.name,
-            group=topic.group,
-            tracker=self.tracker,
-            deliver=lambda arrivals: self._deliver(deliver, arrivals),
-            buffer=buffer,
-            drain_s=drain_s,
-            stats=self.stats,
-        )
-
-    def _deliver(self, deliver: Callable[[Member, Arrivals], None], arrivals: Arrivals) -> None:
-        self.seen += [(entry.ownership.partition, entry.offset) for entry, _ in arrivals]
-        deliver(self, arrivals)
-
-    def owns(self) -> set[int]:
-        return {owned.partition for owned in self.tracker.owned()}
-
-    def start(self) -> Member:
-        self.consumer.start()
-        return self
-
-    def stop(self) -> None:
-        self.consumer.stop()
-        self.consumer.thread.join(60)
-        assert not self.consumer.thread.is_alive()
+protocols = pytest.mark.parametrize("protocol", ["classic", "consumer"])
 
 
 @pytest.fixture
 def make_topic(brokers: Brokers, cluster_name: str) -> Callable[[int], Topic]:
     return lambda partitions: Topic(brokers.kafka, f"{cluster_name}.t", partitions)
-
-
-def finish_at_once(member: Member, arrivals: Arrivals) -> None:
-    member.tracker.finish([entry for entry, _ in arrivals])
 
 
 def test_a_raising_callback_swallows_no_message(make_topic: Callable[[int], Topic]) -> None:
@@ -139,12 +51,13 @@ def test_a_raising_callback_swallows_no_message(make_topic: Callable[[int], Topi
     assert sorted(member.seen) == sorted((number % 2, number // 2) for number in range(count))
 
 
+@protocols
 def test_a_failed_assignment_callback_loses_no_partition(
-    make_topic: Callable[[int], Topic], monkeypatch: pytest.MonkeyPatch
+    make_topic: Callable[[int], Topic], protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = make_topic(2)
     topic.fill(100)
-    member = Member(topic, finish_at_once)
+    member = Member(topic, finish_at_once, group_protocol=protocol)
     starts = member.consumer._starts
     calls = []
 
@@ -162,7 +75,8 @@ def test_a_failed_assignment_callback_loses_no_partition(
 
 
 @pytest.mark.timeout(180)
-def test_the_highest_seen_is_not_what_is_committed(make_topic: Callable[[int], Topic]) -> None:
+@protocols
+def test_the_highest_seen_is_not_what_is_committed(make_topic: Callable[[int], Topic], protocol: str) -> None:
     """16 threads, random durations, a worker that vanishes without a word: every message is worked off."""
     topic = make_topic(2)
     count = 6_000
@@ -195,12 +109,12 @@ def test_the_highest_seen_is_not_what_is_committed(make_topic: Callable[[int], T
             member.tracker.committed = committed  # type: ignore[method-assign]
             return member
 
-        first = checking(Member(topic, deliver, group_instance_id="one"))
+        first = checking(Member(topic, deliver, group_instance_id="one", group_protocol=protocol))
         first.start()
         wait_until(lambda: len(worked) > count // 3, "a third is done")
         first.consumer.abandon()
         first.consumer.thread.join(30)
-        second = checking(Member(topic, deliver, group_instance_id="one"))
+        second = checking(Member(topic, deliver, group_instance_id="one", group_protocol=protocol))
         second.start()
         wait_until(lambda: sum(topic.committed()) == count, "all are committed", timeout_s=90)
         second.stop()
@@ -209,7 +123,10 @@ def test_the_highest_seen_is_not_what_is_committed(make_topic: Callable[[int], T
 
 
 @pytest.mark.timeout(180)
-def test_a_late_finish_of_an_earlier_ownership_commits_nothing(make_topic: Callable[[int], Topic]) -> None:
+@protocols
+def test_a_late_finish_of_an_earlier_ownership_commits_nothing(
+    make_topic: Callable[[int], Topic], protocol: str
+) -> None:
     """A partition goes from A to B to A, while a job that A began first ends late."""
     topic = make_topic(2)
     topic.fill(20)
@@ -222,9 +139,9 @@ def test_a_late_finish_of_an_earlier_ownership_commits_nothing(make_topic: Calla
             else:
                 member.tracker.finish([entry])
 
-    a = Member(topic, hold_the_first, drain_s=0.1).start()
+    a = Member(topic, hold_the_first, drain_s=0.1, group_protocol=protocol).start()
     wait_until(lambda: len(a.seen) == 20, "A has read all")
-    b = Member(topic, lambda *_: None, drain_s=0.1).start()
+    b = Member(topic, lambda *_: None, drain_s=0.1, group_protocol=protocol).start()
     wait_until(
         lambda: len(b.owns()) == 1 and a.owns().isdisjoint(b.owns()), "B has one of them", timeout_s=60
     )
@@ -252,7 +169,10 @@ def test_error_entries_in_a_batch_move_no_position(make_topic: Callable[[int], T
     assert len(member.seen) == len(set(member.seen)) == 330
 
 
-def test_a_topic_that_is_made_anew_is_read_from_its_beginning(make_topic: Callable[[int], Topic]) -> None:
+@protocols
+def test_a_topic_that_is_made_anew_is_read_from_its_beginning(
+    make_topic: Callable[[int], Topic], protocol: str
+) -> None:
     """Its first messages have offsets that were read before: taken for repeats they would never be run."""
     topic = make_topic(1)
     topic.fill(300)
@@ -262,13 +182,14 @@ def test_a_topic_that_is_made_anew_is_read_from_its_beginning(make_topic: Callab
         held.extend(entry for entry, _ in arrivals if entry.offset == 299)
         member.tracker.finish([entry for entry, _ in arrivals if entry.offset != 299])
 
-    member = Member(topic, hold_the_last).start()
+    member = Member(topic, hold_the_last, group_protocol=protocol).start()
     wait_until(lambda: held and topic.committed() == [299], "all but one are committed")
     topic.make_anew()
     topic.fill(40)
     wait_until(lambda: len(member.seen) == 340, "the new ones are read")
     wait_until(lambda: topic.committed() == [40], "and committed by their own offsets")
-    assert member.tracker.start(held) == [True], "what was read of the old topic is still to be run"
+    # The newer protocol knows topics by their ids, and takes the old one's partitions away first.
+    assert member.tracker.start(held) == [protocol == "classic"], "what was read of the old topic"
     member.tracker.finish(held)
     assert member.tracker.unfinished == 0
     member.stop()

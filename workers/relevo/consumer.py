@@ -10,8 +10,13 @@ from typing import Any, Final
 
 from confluent_kafka import OFFSET_STORED, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from relevo.kafka_options import guarded, membership, options_for_consumer
-from relevo.offsets import Entry, OffsetTracker, Ownership
+from relevo.backpressure import Backpressure
+from relevo.commits import Commits
+from relevo.consumer_options import make_consumer, options_for_worker, put_out
+from relevo.errors import RelevoError
+from relevo.kafka_options import guarded
+from relevo.offsets import Entry, OffsetTracker
+from relevo.reading import Reading
 from relevo.restarts import GONE, begin_anew
 from relevo.stats import WorkerStats
 from relevo.topic_wait import await_topic
@@ -21,7 +26,6 @@ _log: Final = logging.getLogger("relevo.worker")
 POLL_S: Final = 0.1
 BATCH_MAX: Final = 500
 COMMIT_EVERY_S: Final = 0.25
-_FULL_WAIT_S: Final = 0.5
 _CALL_S: Final = 5.0
 
 Arrivals = list[tuple[Entry, bytes]]
@@ -42,6 +46,7 @@ class ActivationConsumer:
         tracker: Keeps what may be committed.
         deliver: Takes what was read; called in this thread, must not block.
         buffer: How many activations may be unfinished at once.
+        concurrency: How many of them run at once.
         drain_s: How long started work may finish when its partition is revoked, in seconds.
         commit_first: Commit before delivering (at most once).
         stats: Counters.
@@ -59,6 +64,7 @@ class ActivationConsumer:
         buffer: int,
         drain_s: float,
         stats: WorkerStats,
+        concurrency: int = 1,
         commit_first: bool = False,
         name: str = "worker",
     ) -> None:
@@ -69,25 +75,31 @@ class ActivationConsumer:
         self._drain_s = drain_s
         self._commit_first = commit_first
         self._stats = stats
-        self._config = options_for_consumer(
-            bootstrap,
-            options,
-            {"group.id": group, "auto.offset.reset": "error", "on_commit": guarded(self._on_commit)},
-            **membership(options),
-            # A topic that is made, or gets partitions, while we run.
-            topic_metadata_refresh_interval_ms=5_000,
+        self._group = group
+        self._backpressure = Backpressure(tracker, buffer, concurrency)
+        self._commits = Commits(topic, tracker, stats, self._give_up)
+        self._config = options_for_worker(
+            bootstrap, options, group, drain_s, on_commit=guarded(self._commits.answered)
         )
         self._consumer: Any = None
         self._stop = threading.Event()
-        self._paused = False
         self._check_holes = False
         self._next_commit = 0.0
+        self.reading = Reading(tracker)
+        #: Why it can't go on, if it can't.
+        self.fault: RelevoError | None = None
         #: Set once the topic is there and the group was asked for partitions.
         self.subscribed = threading.Event()
         self.thread = threading.Thread(target=self._run, name=f"relevo-consumer-{name}", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread.
+
+        Raises:
+            ConfigurationError: An option can't be right.
+        """
+        if self._consumer is None:
+            self._consumer = make_consumer(self._config)
         self.thread.start()
 
     def stop(self, drain_s: float | None = None) -> None:
@@ -103,7 +115,6 @@ class ActivationConsumer:
 
     def _run(self) -> None:
         try:
-            self._consumer = Consumer(self._config)
             try:
                 await_topic(self._consumer, self._topic, self._stop)
                 self.subscribe(self._consumer)
@@ -113,8 +124,17 @@ class ActivationConsumer:
                 self._leave()
             finally:
                 self._consumer.close()
-        except Exception:
+        except Exception as error:
             _log.exception("the consumer of %s ended", self._topic)
+            self.fault = self.fault or RelevoError(f"the consumer of {self._topic} ended: {error!r}")
+
+    def _give_up(self, error: KafkaError) -> None:
+        """The group has put us out, and librdkafka will say nothing more: others have our partitions."""
+        self._tracker.end([(owned.topic, owned.partition) for owned in self._tracker.owned()])
+        if self.fault is None:
+            self.fault = put_out(self._group, self._config.get("group.instance.id"), error)
+            _log.error("%s", self.fault)
+        self.abandon()
 
     def subscribe(self, consumer: Consumer) -> None:
         """Join the group."""
@@ -126,9 +146,8 @@ class ActivationConsumer:
         )
 
     def _turn(self) -> None:
-        room = self._room()
-        timeout = POLL_S if room > 0 else 0.0
-        first = self._read(lambda: self._consumer.poll(timeout))
+        room = self._backpressure.room(self._consumer)
+        first = self._read(lambda: self._consumer.poll(POLL_S if room > 0 else 0.0))
         if first is not None:
             # Noted before more is read: a callback served by that may take its partition away, and a message
             # of a former ownership must not count in the next.
@@ -140,6 +159,7 @@ class ActivationConsumer:
                 else:
                     self._take(more)
         now = time.monotonic()
+        self.reading.came_round(self._consumer, self._backpressure.paused, now)
         if now >= self._next_commit:
             self._next_commit = now + COMMIT_EVERY_S
             self._commit_async()
@@ -157,32 +177,8 @@ class ActivationConsumer:
             self._check_holes = True
             return None
 
-    def _room(self) -> int:
-        """How many activations may be read now; pauses and resumes where that changes for longer."""
-        room = self._free()
-        if room <= 0:
-            self._tracker.wait_below(self._buffer, POLL_S if self._paused else _FULL_WAIT_S)
-            room = self._free()
-        if (room <= 0) != self._paused:
-            self._paused = room <= 0
-            self._apply_pause(
-                [TopicPartition(owned.topic, owned.partition) for owned in self._tracker.owned()]
-            )
-        return room
-
     def _free(self) -> int:
-        # A job that runs for very long holds back all behind it: what a crash would repeat is bounded too.
-        if self._tracker.tracked >= 20 * self._buffer:
-            return 0
-        return self._buffer - self._tracker.unfinished
-
-    def _apply_pause(self, partitions: list[TopicPartition]) -> None:
-        if not partitions:
-            return
-        try:
-            (self._consumer.pause if self._paused else self._consumer.resume)(partitions)
-        except KafkaException as error:
-            _log.debug("pause or resume: %s", error)
+        return self._backpressure.free
 
     def _take(self, batch: list[Message]) -> None:
         messages = []
@@ -191,8 +187,11 @@ class ActivationConsumer:
             if error is None:
                 messages.append(message)
             elif error.code() in GONE:
-                begin_anew(self._consumer, self._tracker, message)
-                self._paused = False  # the new assignment isn't
+                self._backpressure.assigned(
+                    self._consumer, begin_anew(self._consumer, self._tracker, message)
+                )
+            elif error.code() == KafkaError._FATAL:
+                self._give_up(error)
             elif error.code() != KafkaError._PARTITION_EOF:
                 _log.warning("reading %s: %s", self._topic, error.str())
         places = [_place(each) for each in messages]
@@ -272,58 +271,13 @@ class ActivationConsumer:
             self._check_holes = True
 
     def _commit_async(self) -> None:
-        offsets = self._to_commit(None)
-        if not offsets:
-            return
-        try:
-            self._consumer.commit(offsets=offsets, asynchronous=True)
-        except KafkaException as error:
-            self._commit_failed(error.args[0])
-
-    def _commit_sync(self, ownerships: list[Ownership]) -> bool:
-        offsets = self._to_commit(ownerships)
-        if not offsets:
-            return True
-        try:
-            taken = self._consumer.commit(offsets=offsets, asynchronous=False)
-        except KafkaException as error:
-            self._commit_failed(error.args[0])
-            return False
-        self._note_committed(taken)
-        return all(each.error is None for each in taken)
-
-    def _to_commit(self, ownerships: list[Ownership] | None) -> list[TopicPartition]:
-        return [
-            TopicPartition(owned.topic, owned.partition, offset)
-            for owned, offset in self._tracker.committable(ownerships)
-        ]
-
-    def _on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
-        if error is not None:
-            self._commit_failed(error)
-        else:
-            self._note_committed(partitions)
-
-    def _note_committed(self, partitions: list[TopicPartition]) -> None:
-        owned = {(each.topic, each.partition): each for each in self._tracker.owned()}
-        for each in partitions:
-            if each.error is not None:
-                self._commit_failed(each.error)
-            elif each.offset >= 0 and (each.topic, each.partition) in owned:
-                self._tracker.committed(owned[each.topic, each.partition], each.offset)
-                self._stats.add("commits")
-
-    def _commit_failed(self, error: KafkaError) -> None:
-        # Nothing is lost: the next commit says the same or more, and so does the next owner's dedup store.
-        if error.code() != KafkaError._NO_OFFSET:
-            self._stats.add("commit_errors")
-            _log.info("commit for %s refused: %s", self._topic, error.str())
+        self._commits.ask(self._consumer)
 
     def _commit_before(self, entries: list[Entry]) -> bool:
         """At most once: what is not committed is not run, but read again."""
         self._tracker.finish(entries)
         ownerships = list({entry.ownership: None for entry in entries})
-        if self._commit_sync(ownerships):
+        if self._commits.now(self._consumer, ownerships):
             return True
         for owned in ownerships:
             offset = self._tracker.rewind(owned)
@@ -336,8 +290,7 @@ class ActivationConsumer:
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._stats.add("rebalances")
         consumer.incremental_assign(self._own(partitions))
-        if self._paused:
-            self._apply_pause(partitions)
+        self._backpressure.assigned(consumer, partitions)
 
     def _own(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Begin an ownership of each; returns where to read from."""
@@ -366,7 +319,7 @@ class ActivationConsumer:
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._stats.add("rebalances")
-        self._hand_over([(each.topic, each.partition) for each in partitions])
+        self._hand_over([(each.topic, each.partition) for each in partitions], self._drain_s)
         consumer.incremental_unassign(partitions)
 
     def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
@@ -376,9 +329,9 @@ class ActivationConsumer:
         self._tracker.end([(each.topic, each.partition) for each in partitions])
         consumer.incremental_unassign(partitions)
 
-    def _hand_over(self, partitions: list[tuple[str, int]]) -> None:
+    def _hand_over(self, partitions: list[tuple[str, int]], drain_s: float) -> None:
         """Start nothing more, let what runs finish for a while, commit, and let go: one deadline for all."""
-        deadline = time.monotonic() + self._drain_s
+        deadline = time.monotonic() + drain_s
         ownerships = self._tracker.close(partitions)
         if ownerships and not self._tracker.wait_idle(ownerships, deadline):
             _log.warning(
@@ -386,12 +339,29 @@ class ActivationConsumer:
                 self._topic,
                 self._drain_s,
             )
-        self._commit_sync(ownerships)
+        self._commits.now(self._consumer, ownerships)
         self._tracker.end(partitions)
 
     def _leave(self) -> None:
-        """Hand over everything while still a member; `close` then finds nothing left to revoke."""
-        self._hand_over([(owned.topic, owned.partition) for owned in self._tracker.owned()])
+        """Hand over everything while still a member; `close` then finds nothing left to revoke.
+
+        Goes on polling and committing while it waits: a drain may be longer than the poll interval, and
+        whoever kills us before its end has all that was finished.
+        """
+        self._backpressure.stop(self._consumer)
+        since = now = time.monotonic()
+        while True:
+            owned = [(each.topic, each.partition) for each in self._tracker.owned()]
+            closed = self._tracker.close(owned)
+            left = since + self._drain_s - now
+            if self._tracker.wait_idle(closed, now + min(left, POLL_S)) or left <= 0:
+                break
+            # Paused: what comes all the same is read by the next owner.
+            self._read(lambda: self._consumer.poll(0))
+            self._commits.ask(self._consumer)
+            now = time.monotonic()
+            self.reading.came_round(self._consumer, True, now)
+        self._hand_over(owned, 0.0)
 
 
 def _place(message: Message) -> tuple[str, int, int]:

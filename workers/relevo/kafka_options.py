@@ -8,7 +8,7 @@ from typing import Any, Final, ParamSpec
 
 from confluent_kafka import KafkaError, KafkaException
 
-from relevo.errors import ClusterNotFound, ConfigurationError, Unreachable
+from relevo.errors import ClusterNotFound, ConfigurationError, Refused, Unreachable
 
 _log: Final = logging.getLogger("relevo.kafka")
 P = ParamSpec("P")
@@ -94,7 +94,35 @@ def options_for_consumer(
         "enable.auto.offset.store": False,
         "isolation.level": "read_committed",
     }
+    the_protocol(options)
     return merge(bootstrap, dotted(defaults), {**always, **fixed}, _without(options, _PRODUCER_ONLY))
+
+
+def the_protocol(options: Mapping[str, Any]) -> str:
+    """How the members of a group agree: ``classic``, or ``consumer`` (KIP-848).
+
+    Raises:
+        ConfigurationError: An option belongs to the other protocol, or there is no such protocol.
+    """
+    chosen = dotted(options)
+    protocol = str(chosen.get("group.protocol", "classic")).lower()
+    if protocol not in ("classic", "consumer"):
+        raise ConfigurationError(f"group.protocol {protocol!r}: it is 'classic' or 'consumer'")
+    for name, instead in _OF_THE_OTHER[protocol].items():
+        if name in chosen:
+            raise ConfigurationError(f"{name} has no meaning with group.protocol={protocol}: {instead}")
+    return protocol
+
+
+_OF_THE_OTHER: Final = {
+    "consumer": {
+        "session.timeout.ms": "the broker's group.consumer.session.timeout.ms decides",
+        "heartbeat.interval.ms": "the broker's group.consumer.heartbeat.interval.ms decides",
+        "partition.assignment.strategy": "the broker assigns, and group.remote.assignor says how",
+        "group.protocol.type": "leave it out",
+    },
+    "classic": {"group.remote.assignor": "the members assign, by partition.assignment.strategy"},
+}
 
 
 def membership(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,7 +133,7 @@ def membership(options: Mapping[str, Any]) -> dict[str, Any]:
 
     With ``group.protocol=consumer`` these are the broker's to set.
     """
-    if dotted(options).get("group.protocol") == "consumer":
+    if the_protocol(options) == "consumer":
         return {}
     return {
         "partition.assignment.strategy": "cooperative-sticky",
@@ -162,17 +190,37 @@ class _Quiet(logging.Logger):
 _rdkafka_log: Final = _Quiet()
 
 
-def unreachable(bootstrap: str, error: KafkaException | KafkaError) -> Unreachable:
-    """The error for a broker that doesn't answer; secrets are not part of an address."""
+def bad_option(error: KafkaException) -> ConfigurationError:
+    """The error for settings that librdkafka doesn't take, with its reason."""
+    return ConfigurationError(f"an option for Kafka can't be right: {error.args[0].str().strip()}")
+
+
+_NOT_ALLOWED: Final = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError._AUTHENTICATION,
+    }
+)
+
+
+def unreachable(bootstrap: str, error: KafkaException | KafkaError) -> Unreachable | Refused:
+    """The error for a broker that doesn't answer, or won't let us; secrets are not part of an address."""
     detail = error.args[0] if isinstance(error, KafkaException) and error.args else error
     text = detail.str() if isinstance(detail, KafkaError) else str(detail)
+    if isinstance(detail, KafkaError) and detail.code() in _NOT_ALLOWED:
+        return Refused(f"Kafka at {bootstrap} doesn't let this user in: {text}")
     return Unreachable(
         f"Kafka doesn't answer at {bootstrap}: {text}. Is it running, and is the address right?"
     )
 
 
-def no_topic(bootstrap: str, topic: str) -> ClusterNotFound:
-    """The error for a broker that answers and has no such topic."""
+def no_topic(bootstrap: str, topic: str, error: KafkaError | None = None) -> ClusterNotFound | Refused:
+    """The error for a broker that answers, and has no such topic or keeps it from this user."""
+    if error is not None and error.code() in _NOT_ALLOWED:
+        return Refused(f"Kafka at {bootstrap} doesn't let this user use topic {topic}: {error.str()}")
     return ClusterNotFound(
         f"Kafka at {bootstrap} has no topic {topic}: make the cluster's topics first (relevo topics init)"
     )

@@ -6,6 +6,7 @@ earlier one finishes there, and moves nothing.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -119,11 +120,20 @@ class OffsetTracker:
         self._owned: dict[tuple[str, int], Ownership] = {}
         self._generation = 0
         self._unfinished = 0
+        self._aside = 0
 
     @property
     def unfinished(self) -> int:
-        """Messages read and not finished, in all current ownerships."""
-        return self._unfinished
+        """Messages read and not finished, in all current ownerships, but for those set aside."""
+        return self._unfinished - self._aside
+
+    def set_aside(self, count: int) -> None:
+        """So many messages wait for others, and shall not keep further ones from being read."""
+        if count == self._aside:
+            return
+        with self._lock:
+            self._aside = count
+            self._progress.notify_all()
 
     @property
     def tracked(self) -> int:
@@ -252,10 +262,17 @@ class OffsetTracker:
                 self._unfinished -= before
             return owned.rewind()
 
-    def wait_below(self, unfinished: int, timeout: float) -> bool:
-        """Wait until fewer than so many messages are unfinished; False: not in ``timeout`` seconds."""
+    def wait_below(self, unfinished: int, timeout: float, tracked: float = math.inf) -> bool:
+        """Wait until fewer messages are unfinished, and remembered; False: not in ``timeout`` seconds."""
+
+        def below() -> bool:
+            return (
+                self._unfinished - self._aside < unfinished
+                and sum(owned.tracked for owned in self._owned.values()) < tracked
+            )
+
         with self._lock:
-            return self._progress.wait_for(lambda: self._unfinished < unfinished, timeout)
+            return self._progress.wait_for(below, timeout)
 
     def wait_idle(self, ownerships: Sequence[Ownership], deadline: float) -> bool:
         """Wait until nothing runs in these ownerships, until ``deadline`` (monotonic seconds) at most."""

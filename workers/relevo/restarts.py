@@ -14,16 +14,18 @@ _log: Final = logging.getLogger("relevo.worker")
 GONE: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 
 
-def begin_anew(consumer: Consumer, tracker: OffsetTracker, message: Message) -> None:
+def begin_anew(consumer: Consumer, tracker: OffsetTracker, message: Message) -> list[TopicPartition]:
     """Read the partition named by the error in ``message`` from where it begins now.
+
+    Returns what was assigned anew, which isn't paused.
 
     librdkafka would do that by itself and say nothing, and its new offsets would be taken for old ones.
     """
     topic, partition = message.topic(), message.partition()
     if topic is None or partition is None:
-        return
+        return []
     if not any((each.topic, each.partition) == (topic, partition) for each in consumer.assignment()):
-        return  # it went to somebody else meanwhile
+        return []  # it went to somebody else meanwhile
     # Where no position was known the group has none yet, and a new topic's beginning is nothing to tell of.
     if tracker.replace(topic, partition):
         _log.warning(
@@ -31,8 +33,11 @@ def begin_anew(consumer: Consumer, tracker: OffsetTracker, message: Message) -> 
             topic,
             partition,
         )
+    place = TopicPartition(topic, partition, OFFSET_BEGINNING)
     try:
         consumer.incremental_unassign([TopicPartition(topic, partition)])
-        consumer.incremental_assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
+        consumer.incremental_assign([place])
     except KafkaException as error:
         _log.warning("%s [%d]: can't be read on: %s", topic, partition, error.args[0].str())
+        return []
+    return [place]
