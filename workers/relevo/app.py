@@ -16,6 +16,8 @@ from relevo.dedup_key import DedupBy
 from relevo.environment import find_place
 from relevo.errors import ConfigurationError
 from relevo.execution import Handler
+from relevo.health_pages import health_server
+from relevo.health_server import HealthServer, parse_address
 from relevo.stats import WorkerStats, total
 from relevo.waiting import SUSPECT_AFTER
 from relevo.worker import BUFFER, DRAIN_S, STOP_S, Delivery, JobType, Workers
@@ -30,6 +32,27 @@ class _Runnable:
     """What both faces share: start, stop, run until told to end."""
 
     _workers: Workers
+    _http: str | None = None
+    _server: HealthServer | None = None
+
+    @property
+    def http(self) -> str | None:
+        """Where ``/healthz``, ``/readyz`` and ``/metrics`` are served while it works; None: nowhere.
+
+        Set it before the start, as ``host:port``. Port 0: any that is free; once started, this says which.
+
+        Raises:
+            ConfigurationError: It is no address, or the worker was started already.
+        """
+        return self._server.address if self._server is not None else self._http
+
+    @http.setter
+    def http(self, address: str | None) -> None:
+        if self._workers.workers:
+            raise ConfigurationError("the worker runs already: set http before it is started")
+        if address is not None:
+            parse_address(address)
+        self._http = address
 
     @property
     def stats(self) -> WorkerStats:
@@ -50,10 +73,22 @@ class _Runnable:
         """Start working, in threads; returns at once.
 
         Raises:
-            ConfigurationError: No job type has a handler, or it was started before.
+            ConfigurationError: No job type has a handler, it was started before, or the port in `http` is in
+                use.
             UsedAfterFork: It was made in another process.
         """
-        self._workers.start()
+        if self._http is None or self._workers.workers:
+            self._workers.start()
+            return
+        # The port first: without it nothing is begun that would have to be ended.
+        server = health_server(self._http, self._workers)
+        try:
+            self._workers.start()
+        except BaseException:
+            server.close()
+            raise
+        self._server = server
+        server.start()
 
     def stop(self, drain: float = STOP_S) -> None:
         """Start no more jobs, let running ones finish for ``drain`` seconds, commit, and leave.
@@ -61,7 +96,11 @@ class _Runnable:
         What has not finished by then is delivered again, here or elsewhere, once its claim has ended.
         Twice does no harm.
         """
-        self._workers.stop(drain)
+        try:
+            self._workers.stop(drain)
+        finally:
+            if self._server is not None:
+                self._server.close()
 
     def run(self, drain: float = STOP_S) -> None:
         """Work until SIGTERM or SIGINT, then `stop`; a second signal ends it at once.
@@ -122,6 +161,9 @@ class WorkerApp(_Runnable):
         suspect_after: A job of which so many attempts fell silent runs alone in this process: nothing else
             is started until it has ended, so that if it kills the process, no other job is taken along. To
             help, it must be less than the nodes' ``lease_expiries_max``. None: it runs beside others.
+        http: Where to serve health and metrics, as ``host:port``; see `http`. None: nowhere.
+        tracing: Open a span for each attempt, where OpenTelemetry is installed; None: unless
+            ``RELEVO_TRACING`` in the environment says ``off``.
         **kafka_options: librdkafka's options, with underscores for dots or by ``**{"…": …}``.
     """
 
@@ -134,11 +176,14 @@ class WorkerApp(_Runnable):
         drain: float = DRAIN_S,
         watch: bool = True,
         suspect_after: int | None = SUSPECT_AFTER,
+        http: str | None = None,
+        tracing: bool | None = None,
         **kafka_options: Any,
     ) -> None:
         place = find_place(bootstrap, cluster, kafka_options)
-        self._workers = Workers(*place, dedup, drain, watch, suspect_after)
+        self._workers = Workers(*place, dedup, drain, watch, suspect_after, tracing)
         self._stopping = threading.Event()
+        self.http = http
 
     def job(
         self,
@@ -151,6 +196,7 @@ class WorkerApp(_Runnable):
         ttl: float | None = None,
         buffer: int = BUFFER,
         dedup_by: DedupBy | None = None,
+        ordered: bool = False,
     ) -> Callable[[H], H]:
         """Make the decorated function the handler of a job type. For the arguments see `JobType`.
 
@@ -172,6 +218,7 @@ class WorkerApp(_Runnable):
                     ttl=ttl,
                     buffer=buffer,
                     dedup_by=dedup_by,
+                    ordered=ordered,
                 )
             )
             return handler
@@ -209,9 +256,12 @@ class JobWorker(_Runnable):
         timeout: See `JobType`.
         buffer: See `JobType`.
         dedup_by: See `JobType`.
+        ordered: See `JobType`.
         drain: How long running handlers may finish when a partition goes to another worker, in seconds.
         watch: Follow the log for jobs that run long.
         suspect_after: See `WorkerApp`.
+        http: See `WorkerApp`.
+        tracing: See `WorkerApp`.
     """
 
     def __init__(
@@ -228,12 +278,22 @@ class JobWorker(_Runnable):
         timeout: float | None = None,
         buffer: int = BUFFER,
         dedup_by: DedupBy | None = None,
+        ordered: bool = False,
         drain: float = DRAIN_S,
         watch: bool = True,
         suspect_after: int | None = SUSPECT_AFTER,
+        http: str | None = None,
+        tracing: bool | None = None,
     ) -> None:
         self._workers = Workers(
-            client.bootstrap, client.cluster, client.kafka_options, dedup_store, drain, watch, suspect_after
+            client.bootstrap,
+            client.cluster,
+            client.kafka_options,
+            dedup_store,
+            drain,
+            watch,
+            suspect_after,
+            tracing,
         )
         self._workers.add(
             JobType(
@@ -246,9 +306,11 @@ class JobWorker(_Runnable):
                 ttl=ttl,
                 buffer=buffer,
                 dedup_by=dedup_by,
+                ordered=ordered,
             )
         )
         self._stopping = threading.Event()
+        self.http = http
 
     def __enter__(self) -> JobWorker:
         self.start()

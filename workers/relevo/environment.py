@@ -52,3 +52,19 @@ def _options() -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ConfigurationError(f'{OPTIONS} must be a JSON object: {{"sasl.mechanism": "PLAIN"}}')
     return found
+
+
+def on_or_off(name: str, text: str | None, default: bool) -> bool:
+    """What a switch in the environment says.
+
+    Raises:
+        ConfigurationError: It is neither on nor off.
+    """
+    match (text or "").strip().lower():
+        case "":
+            return default
+        case "on" | "1" | "true" | "yes":
+            return True
+        case "off" | "0" | "false" | "no":
+            return False
+    raise ConfigurationError(f"{name} must be 'on' or 'off', not {text!r}")

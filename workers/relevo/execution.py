@@ -9,13 +9,18 @@ import logging
 import queue
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
 from relevo.errors import ClaimLost
+from relevo.forks import ForkGuard
 from relevo.item import Item
 from relevo.job import Fail, Job, JobError
 from relevo.outcomes import Ending, Failed, Outcome, of_exception, of_result
+from relevo.stats import WorkerStats
+from relevo.tracing import Tracer
+from relevo.transactions import at_end
 
 _log: Final = logging.getLogger("relevo.worker")
 
@@ -65,16 +70,33 @@ class LoopThread:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
+        self._closing = False
         self._thread = threading.Thread(target=self._run, name="relevo-handlers", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         try:
-            self.loop.run_forever()
+            while not self._closing:
+                self._run_on()
             self.loop.run_until_complete(self._cancel_all())
         finally:
             self.loop.close()
+
+    def _run_on(self) -> None:
+        """Run until told to end; others are not to stop what all handlers share."""
+        try:
+            self.loop.run_forever()
+        except BaseException as error:
+            # A task that a handler started may raise SystemExit, and asyncio then lets the loop go.
+            _log.error("a task of a handler would have ended the event loop, which goes on: %r", error)
+        else:
+            if not self._closing:
+                _log.error("a handler has stopped the event loop that it shares with others; it goes on")
+
+    def _end(self) -> None:
+        self._closing = True
+        self.loop.stop()
 
     async def _cancel_all(self) -> None:
         others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
@@ -88,31 +110,50 @@ class LoopThread:
     def close(self, timeout: float = 2 * _CANCEL_S) -> None:
         """Cancel what still runs, and end the thread; one that a handler blocks is left behind."""
         if self._thread.is_alive():
-            self.loop.call_soon_threadsafe(self.loop.stop)
+            self.loop.call_soon_threadsafe(self._end)
             self._thread.join(timeout)
         if self._thread.is_alive():
             _log.warning("a handler blocks its event loop; the thread is left behind")
 
 
 class AsyncRunner:
-    """Runs a coroutine handler, one task per job."""
+    """Runs a coroutine handler, one task per job.
 
-    def __init__(self, thread: LoopThread, handler: AsyncHandler, finished: Finished) -> None:
-        self._loop = thread.loop
+    Args:
+        thread: Where it runs.
+        handler: The handler.
+        finished: Hears of each end.
+        stats: Counters, for how long jobs have waited and run.
+        tracer: Opens a span around each run; None: nobody does.
+    """
+
+    def __init__(
+        self,
+        thread: LoopThread,
+        handler: AsyncHandler,
+        finished: Finished,
+        stats: WorkerStats | None = None,
+        tracer: Tracer | None = None,
+    ) -> None:
+        self.loop = thread.loop
         self._handler = handler
         self._finished = finished
+        self._stats = stats or WorkerStats()
+        self._tracer = tracer
         self._ended: list[Item] = []
         self._closed = False
+        self._fork = ForkGuard("worker")
         # From 3.12 on a task may run its first step at once: a handler that never waits costs no trip
         # through the loop.
         self._new_task: Callable[..., asyncio.Task[None]] = (
-            functools.partial(asyncio.Task, loop=self._loop, eager_start=True)  # type: ignore[call-arg,unused-ignore]
+            functools.partial(asyncio.Task, loop=self.loop, eager_start=True)  # type: ignore[call-arg,unused-ignore]
             if sys.version_info >= (3, 12)
-            else self._loop.create_task
+            else self.loop.create_task
         )
 
     def submit(self, items: Sequence[Item]) -> None:  # noqa: D102 - as in the protocol
-        self._loop.call_soon_threadsafe(self._start, items)
+        self._stats.begun(items)
+        self.loop.call_soon_threadsafe(self._start, items)
 
     def _start(self, items: Sequence[Item]) -> None:
         new_task, execute = self._new_task, self._execute
@@ -120,44 +161,78 @@ class AsyncRunner:
             item.task = new_task(execute(item))
 
     async def _execute(self, item: Item) -> None:
+        begun = time.monotonic()
+        # In this task's own context: what other jobs await meanwhile doesn't see it.
+        span = self._tracer.begin(item.job) if self._tracer is not None else None
+        raised: BaseException | None = None
         try:
             outcome: Ending = of_result(await self._handler(item.job))
         except BaseException as error:
             if self._closed and isinstance(error, asyncio.CancelledError):
+                if span is not None:
+                    span.end(_timed_out(), error)
                 return  # the worker is gone; whoever gets the job next runs it
             _note(item, error)
+            raised = error
             outcome = _timed_out() if item.timed_out else of_exception(error)
+        self._fork.end_child()
+        outcome = at_end(item.job, outcome)
+        if span is not None:
+            span.end(outcome, raised)
         item.outcome = outcome
+        item.took = time.monotonic() - begun
         self._ended.append(item)
         if len(self._ended) == 1:
-            self._loop.call_soon(self._report)
+            self.loop.call_soon(self._report)
 
     def _report(self) -> None:
         """One report for all that ended in this turn of the loop."""
         ended, self._ended = self._ended, []
+        self._stats.ended(ended)
         self._finished(ended)
 
     def cancel(self, item: Item) -> None:  # noqa: D102
         task = item.task
         if task is not None:
-            self._loop.call_soon_threadsafe(task.cancel)
+            self.loop.call_soon_threadsafe(task.cancel)
 
     def close(self) -> None:  # noqa: D102
         self._closed = True
 
 
 class ThreadRunner:
-    """Runs a plain handler on threads, as many as are needed and at most ``concurrency``."""
+    """Runs a plain handler on threads, as many as are needed and at most ``concurrency``.
 
-    def __init__(self, handler: SyncHandler, concurrency: int, finished: Finished, name: str) -> None:
+    Args:
+        handler: The handler.
+        concurrency: How many run at once at most.
+        finished: Hears of each end.
+        name: What to call the threads.
+        stats: Counters, for how long jobs have waited and run.
+        tracer: Opens a span around each run; None: nobody does.
+    """
+
+    def __init__(
+        self,
+        handler: SyncHandler,
+        concurrency: int,
+        finished: Finished,
+        name: str,
+        stats: WorkerStats | None = None,
+        tracer: Tracer | None = None,
+    ) -> None:
+        self._stats = stats or WorkerStats()
+        self._tracer = tracer
         self._handler = handler
         self._concurrency = concurrency
         self._finished = finished
         self._name = name
         self._queue: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._fork = ForkGuard("worker")
 
     def submit(self, items: Sequence[Item]) -> None:  # noqa: D102 - as in the protocol
+        self._stats.begun(items)
         for _ in range(min(len(items), self._concurrency - len(self._threads))):
             # Daemons: a handler that hangs must not keep the process from ending.
             thread = threading.Thread(
@@ -173,12 +248,22 @@ class ThreadRunner:
             item = self._queue.get()
             if item is None:
                 return
+            begun = time.monotonic()
+            span = self._tracer.begin(item.job) if self._tracer is not None else None
+            raised: BaseException | None = None
             try:
                 outcome: Ending = of_result(self._handler(item.job))
             except BaseException as error:
                 _note(item, error)
+                raised = error
                 outcome = of_exception(error)
+            self._fork.end_child()
+            outcome = at_end(item.job, outcome)
+            if span is not None:
+                span.end(outcome, raised)
             item.outcome = outcome
+            item.took = time.monotonic() - begun
+            self._stats.ended([item])
             self._finished([item])
 
     def cancel(self, item: Item) -> None:
@@ -200,4 +285,4 @@ def _note(item: Item, error: BaseException) -> None:
 
 
 def _timed_out() -> Outcome:
-    return Failed("the handler ran longer than its type's timeout allows, and was cancelled")
+    return Failed("the handler ran longer than its type's timeout allows, and was cancelled", kind="timeout")

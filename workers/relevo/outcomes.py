@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import os
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from relevo.errors import ClaimLost, VariablesError
@@ -30,11 +30,19 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The attempt failed; whether there is another is the engine's to say."""
+    """The attempt failed; whether there is another is the engine's to say.
+
+    Attributes:
+        error: For people to read.
+        retry_in_ms: Pause before the next attempt in milliseconds; -1: the job's own backoff.
+        retriable: False: there is none.
+        kind: One of `FAILURES`; for counting only.
+    """
 
     error: str
     retry_in_ms: int = -1
     retriable: bool = True
+    kind: str = field(default="exception", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +62,15 @@ Outcome: TypeAlias = Completed | Failed | Errored
 Ending: TypeAlias = Outcome | NotOurs
 
 NOTHING: Final = Completed(b"")
-COUNTED: Final[dict[type, str]] = {Completed: "done", Failed: "failed", Errored: "errored"}
-"""The counter of each outcome, among `relevo.stats.WorkerStats`."""
+FAILURES: Final = ("exception", "fail", "timeout", "cancelled", "result", "variables", "dedup_key")
+"""Kinds of failure: an exception; a `Fail`; too long a run; a cancelled coroutine; a result that can't be
+kept; variables that can't be read; no dedup key."""
+_COUNTED: Final[dict[type, str]] = {Completed: "done", Errored: "errored"}
+
+
+def counted_as(outcome: Ending | None) -> str:
+    """``done``, ``errored``, or the kind of failure, of `FAILURES`."""
+    return outcome.kind if isinstance(outcome, Failed) else _COUNTED[type(outcome)]
 
 
 def of_result(result: Any) -> Outcome:
@@ -64,16 +79,23 @@ def of_result(result: Any) -> Outcome:
         return NOTHING
     if inspect.iscoroutine(result):
         result.close()
-        return Failed("the handler returned a coroutine: declare it with 'async def'", retriable=False)
+        return Failed(
+            "the handler returned a coroutine: declare it with 'async def'", retriable=False, kind="result"
+        )
     try:
         encoded = encode_json(result)
     except (TypeError, ValueError) as error:
-        return Failed(f"the handler's result is not JSON: {error} ({type(result).__name__})", retriable=False)
+        return Failed(
+            f"the handler's result is not JSON: {error} ({type(result).__name__})",
+            retriable=False,
+            kind="result",
+        )
     if len(encoded) > RESULT_BYTES_MAX:
         return Failed(
             f"the handler's result has {len(encoded)} bytes, {RESULT_BYTES_MAX} are allowed: "
             f"store it elsewhere and return where",
             retriable=False,
+            kind="result",
         )
     return Completed(encoded)
 
@@ -86,14 +108,17 @@ def of_exception(error: BaseException) -> Ending:
         case Fail():
             retry_in_ms = -1 if error.retry_in is None else round(error.retry_in * 1_000)
             return Failed(
-                _bounded(error.message or "the handler failed the attempt"), retry_in_ms, error.retriable
+                _bounded(error.message or "the handler failed the attempt"),
+                retry_in_ms,
+                error.retriable,
+                kind="fail",
             )
         case ClaimLost():
             return NotOurs()
         case VariablesError():
-            return Failed(_bounded(str(error)), retriable=False)
+            return Failed(_bounded(str(error)), retriable=False, kind="variables")
         case asyncio.CancelledError():
-            return Failed("the handler was cancelled")
+            return Failed("the handler was cancelled", kind="cancelled")
         case _:
             return Failed(_describe(error))
 

@@ -7,11 +7,12 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
 
 from relevo import names
 from relevo.consumer import ActivationConsumer
+from relevo.consumer_options import check_options
 from relevo.dedup.memory import MemoryDedupStore
 from relevo.dedup.store import DedupStore
 from relevo.dedup_key import DedupBy, DedupKey
@@ -20,23 +21,23 @@ from relevo.execution import (
     AsyncHandler,
     AsyncRunner,
     Handler,
-    LoopThread,
     Runner,
     SyncHandler,
     ThreadRunner,
     is_async,
     takes_a_job,
 )
-from relevo.follower import Follower
 from relevo.forks import ForkGuard
 from relevo.gate import Gate
 from relevo.inquiries import Inquiries
 from relevo.item import Item
-from relevo.leases import LeaseKeeper, LeaseThread
+from relevo.leases import LeaseKeeper
+from relevo.locks import lock_prefix
 from relevo.offsets import OffsetTracker
-from relevo.sender import Sender
-from relevo.solitude import Solitude
+from relevo.shared import Shared
+from relevo.slot_reports import SlotReports
 from relevo.stats import WorkerStats
+from relevo.tracing import Tracer, tracer_for
 from relevo.waiting import SUSPECT_AFTER
 
 _log: Final = logging.getLogger("relevo.worker")
@@ -70,6 +71,9 @@ class JobType:
         dedup_by: What the dedup store knows a job by: ``correlation_id``, or a function of the job that gives
             a text. Jobs of this type for which it is the same are run once, and all end with that result.
             None: the job's own key, as for a job without a correlation id or where the function gives None.
+        ordered: Run one job of a correlation id at a time, among all workers that share the dedup store, and
+            those that wait in this process in the order in which the engine handed them out. Jobs without a
+            correlation id run as ever.
     """
 
     type: str
@@ -81,6 +85,7 @@ class JobType:
     ttl: float | None = None
     buffer: int = BUFFER
     dedup_by: DedupBy | None = None
+    ordered: bool = False
 
     def __post_init__(self) -> None:
         names.check_type(self.type)
@@ -102,6 +107,7 @@ class JobType:
             raise ConfigurationError(
                 f"dedup_by of {self.type!r} needs the dedup store, and what is run at most once uses none"
             )
+        self._check_ordered()
         for name, value in (("lease", self.lease), ("timeout", self.timeout), ("ttl", self.ttl)):
             if value is not None and not value > 0:
                 raise ConfigurationError(
@@ -111,44 +117,18 @@ class JobType:
             if number is not None and number < 1:
                 raise ConfigurationError(f"{name} of {self.type!r} must be at least 1, not {number!r}")
 
-
-@dataclass(slots=True)
-class Shared:
-    """What all types of one process use together."""
-
-    bootstrap: str
-    cluster: str
-    options: Mapping[str, Any]
-    store: DedupStore
-    drain_s: float
-    watch: bool
-    suspect_after: int | None = SUSPECT_AFTER
-    solitude: Solitude = field(default_factory=Solitude)
-    identity: str = field(default_factory=names.worker_identity)
-    sender: Sender = field(init=False)
-    loop: LoopThread = field(init=False)
-    leases: LeaseThread = field(init=False)
-    follower: Follower | None = field(init=False)
-
-    def open(self) -> None:
-        """Make the threads and connections."""
-        self.sender = Sender(
-            self.bootstrap, self.options, what="worker", linger_ms=5, delivery_timeout_ms=60_000
-        )
-        self.loop = LoopThread()
-        self.leases = LeaseThread()
-        self.follower = Follower(self.bootstrap, self.cluster, self.options) if self.watch else None
-
-    def close(self, timeout: float) -> None:
-        """End them."""
-        self.leases.close()
-        left = self.sender.close(timeout)
-        if left:
-            _log.warning("%d outcomes were not acknowledged; their jobs are delivered again", left)
-        self.loop.close()
-        if self.follower is not None:
-            self.follower.close()
-        self.store.close()
+    def _check_ordered(self) -> None:
+        if type(self.ordered) is not bool:
+            raise ConfigurationError(f"ordered of {self.type!r} must be True or False, not {self.ordered!r}")
+        if self.ordered and self.delivery == "at-most-once":
+            raise ConfigurationError(
+                f"ordered of {self.type!r} needs the dedup store, and what is run at most once uses none"
+            )
+        if self.ordered and self.dedup_by == "correlation_id":
+            raise ConfigurationError(
+                f"{self.type!r} has dedup_by='correlation_id': of all jobs of a correlation id one is run: "
+                f"there is nothing to put in order. Leave one of the two out"
+            )
 
 
 class TypeWorker:
@@ -160,9 +140,11 @@ class TypeWorker:
         self.tracker = OffsetTracker()
         at_most_once = spec.delivery == "at-most-once"
         store = None if at_most_once else shared.store
-        asynchronous = is_async(spec.handler)
-        concurrency = spec.concurrency or (ASYNC_CONCURRENCY if asynchronous else SYNC_CONCURRENCY)
+        concurrency = spec.concurrency or (ASYNC_CONCURRENCY if is_async(spec.handler) else SYNC_CONCURRENCY)
         commands = names.commands_topic(shared.cluster)
+        group = names.workers_group(shared.cluster, spec.type)
+        #: How many handlers may run at once.
+        self.concurrency = concurrency
         namespace = f"{shared.cluster}:dedup:"
         self.gate = Gate(
             commands=commands,
@@ -178,26 +160,35 @@ class TypeWorker:
             on_fault=lambda: self.consumer.abandon(),
             solitude=shared.solitude,
             suspect_after=shared.suspect_after,
+            order_prefix=lock_prefix(shared.cluster, spec.type) if spec.ordered else None,
         )
-        self.runner: Runner = (
-            AsyncRunner(shared.loop, cast("AsyncHandler", spec.handler), self.gate.finished)
-            if asynchronous
-            else ThreadRunner(cast("SyncHandler", spec.handler), concurrency, self.gate.finished, spec.type)
-        )
+        self.runner = self._make_runner(shared, tracer_for(spec.type, group, shared.tracing))
         self.consumer = ActivationConsumer(
             shared.bootstrap,
             shared.options,
             topic=names.activations_topic(shared.cluster, spec.type),
-            group=names.workers_group(shared.cluster, spec.type),
+            group=group,
             tracker=self.tracker,
             deliver=self.gate.deliver,
             buffer=spec.buffer,
+            concurrency=concurrency,
             drain_s=shared.drain_s,
             stats=self.stats,
             commit_first=at_most_once,
             name=spec.type,
         )
-        self._keeper = LeaseKeeper(
+        self._keeper = self._make_keeper(shared, commands, namespace, store)
+        shared.leases.add(self._keeper)
+        self._inquiries = (
+            Inquiries(shared.follower, shared.sender, commands, shared.identity, self.gate.decided)
+            if shared.follower is not None and not at_most_once
+            else None
+        )
+
+    def _make_keeper(
+        self, shared: Shared, commands: str, namespace: str, store: DedupStore | None
+    ) -> LeaseKeeper:
+        return LeaseKeeper(
             commands=commands,
             namespace=namespace,
             identity=shared.identity,
@@ -205,19 +196,21 @@ class TypeWorker:
             runner=self.runner,
             sender=shared.sender,
             store=store,
-            lease_ms=round((spec.lease or 0) * 1_000),
+            lease_ms=round((self.spec.lease or 0) * 1_000),
             claim_s=self._claim_s,
-            timeout=spec.timeout,
+            timeout=self.spec.timeout,
             follower=shared.follower,
             superseded=self.gate.superseded,
             stats=self.stats,
+            slots=SlotReports(commands, shared.identity, self.spec.type, self.tracker, shared.sender),
         )
-        shared.leases.add(self._keeper)
-        self._inquiries = (
-            Inquiries(shared.follower, shared.sender, commands, shared.identity, self.gate.decided)
-            if shared.follower is not None and not at_most_once
-            else None
-        )
+
+    def _make_runner(self, shared: Shared, tracer: Tracer | None) -> Runner:
+        kind, handler, finished = self.spec.type, self.spec.handler, self.gate.finished
+        if is_async(handler):
+            return AsyncRunner(shared.loop, cast("AsyncHandler", handler), finished, self.stats, tracer)
+        plain = cast("SyncHandler", handler)
+        return ThreadRunner(plain, self.concurrency, finished, kind, self.stats, tracer)
 
     def _claim_s(self, lease_ms: int) -> float:
         return max(CLAIM_MIN_S, self.spec.lease or lease_ms / 1_000)
@@ -231,6 +224,11 @@ class TypeWorker:
     def alive(self) -> bool:
         """Whether it works; False once it was stopped, or can't go on."""
         return self.consumer.thread.is_alive() and self.gate.thread.is_alive()
+
+    @property
+    def store_silent(self) -> bool:
+        """Whether the dedup store gave no answer when it was asked last."""
+        return self.gate._claims.silent
 
     def stop(self, drain_s: float) -> None:
         """Ask it to drain; `join` waits for that."""
@@ -262,6 +260,7 @@ class Workers:
         drain_s: float,
         watch: bool = True,
         suspect_after: int | None = SUSPECT_AFTER,
+        tracing: bool | None = None,
     ) -> None:
         names.check_cluster(cluster)
         if suspect_after is not None and (type(suspect_after) is not int or suspect_after < 1):
@@ -274,6 +273,11 @@ class Workers:
         self._args = (bootstrap, cluster, options, dedup, drain_s)
         self._watch = watch
         self._suspect_after = suspect_after
+        self._tracing = tracing
+        #: When it was started, in monotonic seconds.
+        self.started_at = 0.0
+        #: Whether it was asked to end.
+        self.stopping = False
         self._fork = ForkGuard("worker")
         self._shared: Shared | None = None
         self._workers: list[TypeWorker] = []
@@ -301,6 +305,7 @@ class Workers:
             if not self.types:
                 raise ConfigurationError("no job type has a handler: nothing to run")
             bootstrap, cluster, options, dedup, drain_s = self._args
+            check_options(bootstrap, options, drain_s)
             shared = Shared(
                 bootstrap,
                 cluster,
@@ -309,10 +314,12 @@ class Workers:
                 drain_s,
                 self._watch,
                 self._suspect_after,
+                self._tracing,
             )
             shared.open()
             self._shared = shared
             self._workers = [TypeWorker(spec, shared) for spec in self.types]
+            self.started_at = time.monotonic()
             shared.leases.start()
             for worker in self._workers:
                 worker.start()
@@ -335,9 +342,15 @@ class Workers:
         return self._workers
 
     @property
+    def shared(self) -> Shared | None:
+        """What the workers use together, from the start until they are stopped."""
+        return self._shared
+
+    @property
     def fault(self) -> Exception | None:
         """Why a worker can't go on, if one can't."""
-        return next((worker.gate.fault for worker in self._workers if worker.gate.fault is not None), None)
+        faults = (fault for each in self._workers for fault in (each.gate.fault, each.consumer.fault))
+        return next((fault for fault in faults if fault is not None), None)
 
     @property
     def alive(self) -> bool:
@@ -350,6 +363,7 @@ class Workers:
             return
         with self._lock:
             shared, self._shared = self._shared, None
+            self.stopping = self.stopping or shared is not None
         if shared is None:
             return
         deadline = time.monotonic() + drain_s

@@ -6,8 +6,11 @@ import asyncio
 import contextvars
 import functools
 import queue
+import subprocess
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -180,3 +183,104 @@ def test_coroutine_handlers_are_recognised(
     handler: Callable[..., Awaitable[None] | None], expected: bool
 ) -> None:
     assert is_async(handler) is expected
+
+
+async def _exit() -> None:
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize("how", ["stops", "closes", "lets a task exit", "interrupts itself"])
+def test_a_handler_that_ends_the_loop_takes_no_other_along(
+    how: str, loop_thread: LoopThread, ended: queue.SimpleQueue[list[Item]]
+) -> None:
+    """All coroutines share one loop: without it none ever ends, and their leases are renewed for ever."""
+    go_on = asyncio.Event()
+
+    async def handler(job: Job) -> str:
+        if job.key == "neighbour":
+            await go_on.wait()
+        elif how == "stops":
+            asyncio.get_running_loop().stop()
+        elif how == "closes":
+            asyncio.get_running_loop().close()
+        elif how == "lets a task exit":
+            await asyncio.gather(asyncio.create_task(_exit()), return_exceptions=True)
+        else:
+            raise KeyboardInterrupt
+        return job.key
+
+    runner = AsyncRunner(loop_thread, handler, ended.put)
+    runner.submit([item("neighbour")])
+    runner.submit([item("ends it")])
+    assert outcomes(ended, 1).keys() == {"ends it"}
+    loop_thread.loop.call_soon_threadsafe(go_on.set)
+    assert outcomes(ended, 1) == {"neighbour": Completed(b'"neighbour"')}
+
+
+@pytest.mark.parametrize("error", [GeneratorExit, KeyboardInterrupt, SystemExit, asyncio.CancelledError])
+def test_whatever_a_plain_function_raises_is_its_own_end_only(
+    error: type[BaseException], ended: queue.SimpleQueue[list[Item]]
+) -> None:
+    def handler(job: Job) -> str:
+        if job.key == "raises":
+            raise error
+        return job.key
+
+    runner = ThreadRunner(handler, 1, ended.put, "t")
+    runner.submit([item("raises"), item("after")])
+    found = outcomes(ended, 2)
+    assert isinstance(found["raises"], Failed)
+    assert found["after"] == Completed(b'"after"')
+    runner.close()
+
+
+FORKS = """
+import asyncio, os, queue, sys
+from relevo.execution import AsyncRunner, LoopThread, ThreadRunner
+from tests.unit.workers.test_execution import item
+
+effects = sys.argv[1]
+children = []
+
+def fork():
+    pid = os.fork()
+    if pid:
+        children.append(pid)
+        os.waitpid(pid, 0)
+
+async def coroutine(job):
+    if job.key == "neighbour":
+        await asyncio.sleep(0.2)
+        with open(effects, "a") as file:
+            file.write("neighbour\\n")
+        return
+    fork()
+
+def plain(job):
+    fork()
+
+ended = queue.SimpleQueue()
+loop = LoopThread()
+AsyncRunner(loop, coroutine, ended.put).submit([item("neighbour"), item("forks")])
+ThreadRunner(plain, 1, ended.put, "t").submit([item("plain")])
+left = {"neighbour", "forks", "plain"}
+while left:
+    left -= {each.key for each in ended.get(timeout=30)}
+assert len(children) == 2
+print("all ended")
+"""
+
+
+def test_a_child_that_comes_back_from_a_handler_is_no_second_worker(tmp_path: Path) -> None:
+    """Its copy of every coroutine would run on, and each effect happen in both processes."""
+    effects = tmp_path / "effects"
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKS, str(effects)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout) == (0, "all ended\n"), ran.stderr
+    assert effects.read_text() == "neighbour\n"
+    assert ran.stderr.count("came back out of the handler") == 2

@@ -54,6 +54,14 @@ def command() -> None:
     help="How long running handlers may finish on the first signal.",
 )
 @click.option(
+    "--http",
+    default=None,
+    metavar="HOST:PORT",
+    callback=addresses,
+    envvar="RELEVO_WORKER_HTTP",
+    help="Serve /healthz, /readyz and /metrics here.  [env RELEVO_WORKER_HTTP]",
+)
+@click.option(
     "--log-level",
     default="info",
     show_default=True,
@@ -62,7 +70,7 @@ def command() -> None:
 )
 def run(
     target: str, kafka: str | None, cluster: str | None, kafka_option: tuple[str, ...], drain: float | None,
-    log_level: str,
+    http: str | None, log_level: str,
 ) -> None:  # fmt: skip
     """Run the handlers of a WorkerApp or JobWorker until SIGTERM or SIGINT.
 
@@ -87,6 +95,7 @@ def run(
       relevo worker run my_handlers:app
       relevo worker run my_handlers:app --kafka b1:9092,b2:9092 --cluster billing
       relevo worker run shop.workers:app --log-level debug
+      relevo worker run my_handlers:app --http 127.0.0.1:9101
 
     The first signal drains: no new job is started, running handlers may finish. A second one ends the process
     at once; what was running is delivered again.
@@ -96,6 +105,8 @@ def run(
     )
     choose_cluster(kafka, cluster, kafka_option)
     app = load(target)
+    if http is not None:
+        app.http = http
     app.run() if drain is None else app.run(drain)
 
 
