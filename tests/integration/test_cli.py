@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from relevo_engine.api.client import ApiClient
 from relevo_engine.local.cluster import LocalCluster
 from tests.support.brokers import Brokers, forget_cluster, unique_cluster_name
 from tests.support.nodes import Ran, environment, relevo
+from tests.support.waiting import wait_until
 
 HANDLERS = """
 import relevo
@@ -24,6 +26,8 @@ app = relevo.WorkerApp()
 def greet(job):
     if job.variables.get("bad"):
         raise relevo.JobError("NO_GREETING", "told so")
+    if job.variables.get("broken"):
+        raise relevo.Fail("no route", retriable=False)
     return {"hello": job.variables.get("name")}
 
 no_app = 3
@@ -119,6 +123,42 @@ def test_lines_come_from_standard_input_too_and_a_repeated_import_makes_nothing_
     )
     keys = [json.loads(line)["key"] for line in events.out.splitlines()]
     assert sum(key.startswith("again-") for key in keys) == 20
+
+
+def test_all_incidents_of_a_type_are_retried_and_each_is_told(
+    variables: dict[str, str], worker: Path
+) -> None:
+    """After an outage thousands wait for a person, who must not name them one by one."""
+    broken = {"type": "greet", "variables": {"broken": True}}
+    lines = "".join(json.dumps({**broken, "key": f"broken-{i}"}) + "\n" for i in range(30))
+    assert run(variables, "jobs", "create", "-", "--wait", "decided", stdin=lines).code == 0
+    api = ApiClient(variables["RELEVO_API"])
+    wanted = {f"broken-{i}" for i in range(30)}
+
+    def incidents() -> dict[str, int]:
+        query = {"state": "incident", "type": "greet", "limit": 1_000}
+        return {job["key"]: job["attempt"] for job in api.get("/v1/jobs", query)["jobs"]}
+
+    wait_until(lambda: wanted <= set(incidents()), "all are incidents")
+    arguments = ("jobs", "retry", "--all-incidents", "--type", "greet", "--retries", "0", "--json")
+    ran = run(variables, *arguments)
+    told = [json.loads(line) for line in ran.out.splitlines()]
+    assert ran.code == 0, ran
+    assert wanted <= {each["key"] for each in told}
+    assert {each["outcome"] for each in told} == {"done"}
+    assert f"{len(told)} ready again" in ran.err
+    wait_until(lambda: dict.fromkeys(wanted, 2).items() <= incidents().items(), "each was tried once more")
+    named = ("broken-0", "nobody", "broken-1")
+    mixed = run(variables, "jobs", "retry", *named, "--retries", "0", "--json")
+    by_key = {each["key"]: each for each in map(json.loads, mixed.out.splitlines())}
+    assert mixed.code == 1
+    assert (by_key["broken-0"]["outcome"], by_key["broken-1"]["outcome"]) == ("done", "done")
+    refused = by_key["nobody"]
+    assert (refused["outcome"], refused["retry"], refused["reason"]) == ("not_done", "stop", "NOT_FOUND")
+    cancelled = run(variables, "jobs", "cancel", *sorted(wanted), "nobody", "--json")
+    assert [json.loads(line)["outcome"] for line in cancelled.out.splitlines()] == ["done"] * 30 + [
+        "not_done"
+    ]
 
 
 def test_results_are_waited_for(variables: dict[str, str], worker: Path) -> None:

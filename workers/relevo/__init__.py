@@ -35,24 +35,25 @@ from relevo.errors import (
 from relevo.events import JobEvents
 from relevo.job import Fail, Job, JobError
 from relevo.job_event import JobEvent, LogPosition, Skipped
-from relevo.requests import NewJob
-from relevo.results import CreateResult, JobHandle, JobResult
+from relevo.requests import JobDefaults, NewJob
+from relevo.results import BulkResult, JobHandle, JobResult
 from relevo.stats import WorkerStats
 
 __all__ = [
     "AsyncClient",
     "AsyncJobEvents",
+    "BulkResult",
     "ClaimLost",
     "Client",
     "Closed",
     "ClusterNotFound",
     "ConfigurationError",
-    "CreateResult",
     "DecisionTimeout",
     "DedupStore",
     "Fail",
     "InvalidRequest",
     "Job",
+    "JobDefaults",
     "JobError",
     "JobEvent",
     "JobEvents",

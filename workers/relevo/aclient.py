@@ -10,12 +10,14 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any
 
-from relevo.bulk import IN_FLIGHT_MAX, Bulk
-from relevo.client import TIMEOUT_S, _key, update_command
+from relevo.bulk import IN_FLIGHT_MAX as CREATES_IN_FLIGHT_MAX
+from relevo.bulk import Bulk
+from relevo.client import TIMEOUT_S, _key, retry_calls, update_command
 from relevo.core import Core, WaitFor
 from relevo.environment import find_place
-from relevo.requests import NewJob, check_reason, check_retries
-from relevo.results import CreateResult, JobHandle, JobResult
+from relevo.many import IN_FLIGHT_MAX, check_in_flight, run_many_async
+from relevo.requests import JobDefaults, NewJob, check_reason, check_retries
+from relevo.results import BulkResult, JobHandle, JobResult
 from relevo.steps import run_async
 from relevo_schemas import commands
 
@@ -29,16 +31,26 @@ class AsyncClient:
         bootstrap: ``host:port`` of Kafka, several separated by commas; None: ``RELEVO_KAFKA`` in the
             environment (with ``RELEVO_KAFKA_OPTIONS``), else localhost:9092.
         cluster: The cluster's name; None: ``RELEVO_CLUSTER`` in the environment, else relevo.
+        defaults: What jobs get where their creation doesn't say, by job type.
+        tracing: Whether new jobs carry the caller's trace in their headers, where OpenTelemetry is installed;
+            None: unless ``RELEVO_TRACING`` in the environment says ``off``.
         **kafka_options: librdkafka's options, with underscores for dots or by ``**{"…": …}``.
 
     Raises:
         ConfigurationError: An option contradicts what delivery rests on.
+        InvalidRequest: The defaults can't be right.
     """
 
     def __init__(
-        self, bootstrap: str | None = None, cluster: str | None = None, **kafka_options: Any
+        self,
+        bootstrap: str | None = None,
+        cluster: str | None = None,
+        *,
+        defaults: Mapping[str, JobDefaults] | None = None,
+        tracing: bool | None = None,
+        **kafka_options: Any,
     ) -> None:
-        self._core = Core(*find_place(bootstrap, cluster, kafka_options))
+        self._core = Core(*find_place(bootstrap, cluster, kafka_options), defaults, tracing)
 
     @property
     def bootstrap(self) -> str:
@@ -61,11 +73,11 @@ class AsyncClient:
         variables: Any = None,
         *,
         key: str | None = None,
-        priority: int = 0,
-        retries: int = 3,
-        backoff: float = 1.0,
-        backoff_max: float = 300.0,
-        lease: float = 30.0,
+        priority: int | None = None,
+        retries: int | None = None,
+        backoff: float | None = None,
+        backoff_max: float | None = None,
+        lease: float | None = None,
         run_at: datetime | int | None = None,
         delay: float | None = None,
         expires_at: datetime | int | None = None,
@@ -86,35 +98,35 @@ class AsyncClient:
         self,
         jobs: Iterable[NewJob | Mapping[str, Any]] | AsyncIterable[NewJob | Mapping[str, Any]],
         *,
-        in_flight: int = IN_FLIGHT_MAX,
+        in_flight: int = CREATES_IN_FLIGHT_MAX,
         timeout: float = TIMEOUT_S,
-    ) -> AsyncIterator[CreateResult]:
+    ) -> AsyncIterator[BulkResult]:
         """As `Client.create_many`; ``jobs`` may be an asynchronous iterable."""
         bulk = Bulk(self._core, in_flight)
+        sender = self._core.sender
         async for job in _each(jobs):
-            while bulk.full or not bulk.offer(job):
-                # Asked for before looking: an answer in between ends the wait at once.
-                room = self._core.sender.room()
+            while not bulk.offer(job):
+                # Asked for before looking once more: an answer in between ends the wait at once.
+                room = sender.room()
+                if bulk.offer(job):
+                    break
                 found = bulk.answers()
                 for result in found:
                     yield result
-                if not found:
-                    await self._room(room, timeout)
+                if not found and not await _await_room(room, timeout):
+                    for result in bulk.give_up():
+                        yield result
+                    raise sender.full()
             for result in bulk.answers():
                 yield result
         while bulk.pending():
-            room = self._core.sender.room()
+            room = sender.room()
             found = bulk.answers()
             for result in found:
                 yield result
-            if bulk.pending() and not found:
-                await self._room(room, timeout)
-
-    async def _room(self, room: Future[None], timeout: float) -> None:
-        try:
-            await asyncio.wait_for(asyncio.wrap_future(room), timeout)
-        except TimeoutError as error:
-            raise self._core.sender.full() from error
+            if bulk.pending() and not found and not await _await_room(room, timeout):
+                for result in bulk.give_up():
+                    yield result
 
     async def cancel(
         self,
@@ -143,6 +155,20 @@ class AsyncClient:
         return await run_async(
             self._core.command(key, commands.RetryJob(key, check_retries(retries)), wait, timeout)
         )
+
+    def retry_many(
+        self,
+        jobs: Iterable[JobHandle | str],
+        retries: int = 3,
+        *,
+        wait: WaitFor = "decided",
+        in_flight: int = IN_FLIGHT_MAX,
+        timeout: float = TIMEOUT_S,
+    ) -> AsyncIterator[BulkResult]:
+        """As `Client.retry_many`."""
+        core = self._core
+        core.sender.check()
+        return run_many_async(retry_calls(core, jobs, retries, wait, timeout), check_in_flight(in_flight))
 
     async def update(
         self,
@@ -173,6 +199,14 @@ class AsyncClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+async def _await_room(room: Future[None], timeout: float) -> bool:
+    try:
+        await asyncio.wait_for(asyncio.wrap_future(room), timeout)
+    except TimeoutError:
+        return False
+    return True
 
 
 async def _each(

@@ -9,12 +9,12 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, Message
 
 from relevo.core import Core
-from relevo.errors import InvalidRequest, RelevoError
-from relevo.receipts import Receipt, encode_command
+from relevo.errors import InvalidRequest, OutcomeUnknown, RelevoError
+from relevo.many import check_in_flight
+from relevo.receipts import Receipt
 from relevo.requests import NewJob
-from relevo.results import CreateResult, JobHandle
-from relevo.sender import delivery_error
-from relevo_schemas import commands
+from relevo.results import BulkResult, JobHandle
+from relevo.sender import Sender
 
 IN_FLIGHT_MAX: Final = 5_000
 
@@ -28,27 +28,22 @@ class Bulk:
     """
 
     def __init__(self, core: Core, in_flight: int) -> None:
-        if in_flight < 1:
-            raise InvalidRequest(f"in_flight must be at least 1, not {in_flight!r}")
         core.sender.check()
         self._core = core
-        self._in_flight = in_flight
+        self._in_flight = check_in_flight(in_flight)
         self._slots: deque[_Slot] = deque()
         self._index = 0
 
-    @property
-    def full(self) -> bool:
-        """Whether an answer has to come before the next can be offered."""
-        return len(self._slots) >= self._in_flight
-
     def offer(self, job: NewJob | Mapping[str, Any]) -> bool:
-        """Send one more; False: the send queue is full, try again when there is room."""
+        """Send one more; False: no room, neither here nor in the send queue, so try again after an answer."""
+        if len(self._slots) >= self._in_flight:
+            return False
         slot = _Slot(self._index)
+        core = self._core
         try:
-            spec = _new_job(job).spec()
-            slot.key = spec.key
-            value = encode_command(commands.CreateJob(spec))
-            if not self._core.sender.try_send(self._core.topic, spec.key.encode(), value, slot.reported):
+            core.sender.check()
+            slot.key, value = core.creation(_new_job(job))
+            if not core.sender.try_send(core.topic, slot.key.encode(), value, slot.reported):
                 return False
         except RelevoError as error:
             slot.error = error
@@ -57,12 +52,17 @@ class Bulk:
         self._slots.append(slot)
         return True
 
-    def answers(self) -> list[CreateResult]:
+    def answers(self) -> list[BulkResult]:
         """What has been answered, in order, up to the first that hasn't."""
         found = []
         while self._slots and self._slots[0].ready:
-            found.append(self._slots.popleft().result(self._core.topic))
+            found.append(self._slots.popleft().result(self._core.sender))
         return found
+
+    def give_up(self) -> list[BulkResult]:
+        """What is known of all the others, in order: of most, that they may still get to Kafka."""
+        left, self._slots = self._slots, deque()
+        return [slot.result(self._core.sender) for slot in left]
 
     def pending(self) -> bool:
         """Whether answers are still to come."""
@@ -84,15 +84,21 @@ class _Slot:
         self._report = (error, message)
         self.ready = True
 
-    def result(self, topic: str) -> CreateResult:
-        """What became of it."""
+    def result(self, sender: Sender) -> BulkResult:
+        """What became of it, as far as it is known by now."""
+        if self.error is not None:
+            return BulkResult(self.index, self.key, error=self.error)
         if self._report is None or self.key is None:
-            return CreateResult(self.index, self.key, error=self.error)
+            unknown = OutcomeUnknown(
+                f"no acknowledgement from Kafka for job {self.key!r} in time. It may be there, or may still "
+                f"get there: send it again with the same key{sender.last_error}"
+            )
+            return BulkResult(self.index, self.key, error=unknown)
         error, message = self._report
         if error is not None:
-            return CreateResult(self.index, self.key, error=delivery_error(error, topic))
+            return BulkResult(self.index, self.key, error=sender.failure(error, message))
         receipt = Receipt(message)
-        return CreateResult(
+        return BulkResult(
             self.index, self.key, handle=JobHandle(self.key, receipt.partition, receipt.offset, receipt.at)
         )
 

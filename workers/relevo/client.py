@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import Any
 
-from relevo.bulk import IN_FLIGHT_MAX, Bulk
-from relevo.core import Core, WaitFor
+from relevo.bulk import IN_FLIGHT_MAX as CREATES_IN_FLIGHT_MAX
+from relevo.bulk import Bulk
+from relevo.core import Core, WaitFor, check_wait
 from relevo.environment import find_place
-from relevo.requests import NewJob, check_key, check_priority, check_reason, check_retries
-from relevo.results import CreateResult, JobHandle, JobResult
-from relevo.steps import run
+from relevo.errors import InvalidRequest
+from relevo.many import IN_FLIGHT_MAX, Call, check_in_flight, run_many
+from relevo.requests import JobDefaults, NewJob, check_key, check_priority, check_reason, check_retries
+from relevo.results import BulkResult, JobHandle, JobResult
+from relevo.steps import Steps, run
 from relevo_schemas import commands
 
 TIMEOUT_S = 30.0
@@ -30,17 +33,27 @@ class Client:
         bootstrap: ``host:port`` of Kafka, several separated by commas; None: ``RELEVO_KAFKA`` in the
             environment (with ``RELEVO_KAFKA_OPTIONS``), else localhost:9092.
         cluster: The cluster's name; None: ``RELEVO_CLUSTER`` in the environment, else relevo.
+        defaults: What jobs get where their creation doesn't say, by job type.
+        tracing: Whether new jobs carry the caller's trace in their headers, where OpenTelemetry is installed;
+            None: unless ``RELEVO_TRACING`` in the environment says ``off``.
         **kafka_options: librdkafka's options, with underscores for dots (``sasl_username="…"``) or by
             ``**{"…": …}``.
 
     Raises:
         ConfigurationError: An option contradicts what delivery rests on.
+        InvalidRequest: The defaults can't be right.
     """
 
     def __init__(
-        self, bootstrap: str | None = None, cluster: str | None = None, **kafka_options: Any
+        self,
+        bootstrap: str | None = None,
+        cluster: str | None = None,
+        *,
+        defaults: Mapping[str, JobDefaults] | None = None,
+        tracing: bool | None = None,
+        **kafka_options: Any,
     ) -> None:
-        self._core = Core(*find_place(bootstrap, cluster, kafka_options))
+        self._core = Core(*find_place(bootstrap, cluster, kafka_options), defaults, tracing)
 
     @property
     def bootstrap(self) -> str:
@@ -63,11 +76,11 @@ class Client:
         variables: Any = None,
         *,
         key: str | None = None,
-        priority: int = 0,
-        retries: int = 3,
-        backoff: float = 1.0,
-        backoff_max: float = 300.0,
-        lease: float = 30.0,
+        priority: int | None = None,
+        retries: int | None = None,
+        backoff: float | None = None,
+        backoff_max: float | None = None,
+        lease: float | None = None,
         run_at: datetime | int | None = None,
         delay: float | None = None,
         expires_at: datetime | int | None = None,
@@ -77,6 +90,9 @@ class Client:
         timeout: float = TIMEOUT_S,
     ) -> JobHandle:
         """Create a job.
+
+        Where priority, retries, backoff, backoff_max or lease is None, it is as this client's ``defaults``
+        say for the type, else 0, 3, 1, 300 and 30.
 
         Args:
             type: Job type.
@@ -113,18 +129,20 @@ class Client:
         self,
         jobs: Iterable[NewJob | Mapping[str, Any]],
         *,
-        in_flight: int = IN_FLIGHT_MAX,
+        in_flight: int = CREATES_IN_FLIGHT_MAX,
         timeout: float = TIMEOUT_S,
-    ) -> Iterator[CreateResult]:
+    ) -> Iterator[BulkResult]:
         """Create many jobs, and say of each what became of it, in order.
 
         One that is bad doesn't stop the others. ``jobs`` is read as answers come in, so it may be endless;
-        nothing is sent before the result is iterated.
+        nothing is sent before the result is iterated. Of every job that was read there is a result, and only
+        of the last one, where `QueueFull` is raised, there is none: it wasn't sent.
 
         Args:
             jobs: `NewJob` items, or mappings with its arguments.
             in_flight: How many may wait for Kafka at once.
-            timeout: How long the next answer may take, in seconds.
+            timeout: How long the next answer may take, in seconds. After that those under way are given out
+                with `OutcomeUnknown`.
 
         Raises:
             QueueFull: No answer, and no room for the next, in ``timeout`` seconds.
@@ -132,20 +150,23 @@ class Client:
         bulk = Bulk(self._core, in_flight)
         sender = self._core.sender
         for job in jobs:
-            while bulk.full or not bulk.offer(job):
-                # Asked for before looking: an answer in between ends the wait at once.
+            while not bulk.offer(job):
+                # Asked for before looking once more: an answer in between ends the wait at once.
                 room = sender.room()
+                if bulk.offer(job):
+                    break
                 found = bulk.answers()
                 yield from found
-                if not found:
-                    sender.await_room(room, time.monotonic() + timeout)
+                if not found and not sender.await_room(room, timeout):
+                    yield from bulk.give_up()
+                    raise sender.full()
             yield from bulk.answers()
         while bulk.pending():
             room = sender.room()
             found = bulk.answers()
             yield from found
-            if bulk.pending() and not found:
-                sender.await_room(room, time.monotonic() + timeout)
+            if bulk.pending() and not found and not sender.await_room(room, timeout):
+                yield from bulk.give_up()
 
     def cancel(
         self,
@@ -178,6 +199,32 @@ class Client:
         """
         key = _key(job)
         return run(self._core.command(key, commands.RetryJob(key, check_retries(retries)), wait, timeout))
+
+    def retry_many(
+        self,
+        jobs: Iterable[JobHandle | str],
+        retries: int = 3,
+        *,
+        wait: WaitFor = "decided",
+        in_flight: int = IN_FLIGHT_MAX,
+        timeout: float = TIMEOUT_S,
+    ) -> Iterator[BulkResult]:
+        """Do `retry` for many jobs, and say of each what became of it, in order.
+
+        One that is refused or bad doesn't stop the others. Safe to repeat after an interruption: what is
+        ready, runs or has ended by then is refused and left as it is. ``jobs`` is read as answers come in;
+        nothing is sent before the result is iterated.
+
+        Args:
+            jobs: Handles or keys.
+            retries: As of `retry`, for each.
+            wait: As of `retry`. With ``accepted`` nobody hears of those that the engine refuses.
+            in_flight: How many may be under way at once.
+            timeout: How long each may take, in seconds.
+        """
+        core = self._core
+        core.sender.check()
+        return run_many(retry_calls(core, jobs, retries, wait, timeout), check_in_flight(in_flight))
 
     def update(
         self,
@@ -225,6 +272,26 @@ class Client:
 
 def _key(job: JobHandle | str) -> str:
     return job.key if isinstance(job, JobHandle) else check_key(job)
+
+
+def retry_calls(
+    core: Core, jobs: Iterable[JobHandle | str], retries: int, wait: WaitFor, timeout: float
+) -> Iterator[Call]:
+    """The calls of `Client.retry_many`; what is no key is an error of its own place only.
+
+    Raises:
+        InvalidRequest: What is for all of them can't be right.
+    """
+    if isinstance(jobs, str):
+        raise InvalidRequest(f"jobs must be several: [{jobs!r:.100}]")
+    check_retries(retries)
+    check_wait(wait, timeout)
+
+    def call(job: JobHandle | str) -> Steps[JobHandle]:
+        key = _key(job)
+        return core.command(key, commands.RetryJob(key, retries), wait, timeout)
+
+    return ((job.key if isinstance(job, JobHandle) else job, partial(call, job)) for job in jobs)
 
 
 def update_command(key: str, priority: int | None, retries: int | None) -> commands.UpdateJob:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from confluent_kafka import KafkaError, Message
 
@@ -15,21 +15,27 @@ from relevo.answers import Decision, Ending, Found
 from relevo.errors import (
     DecisionTimeout,
     InvalidRequest,
+    Outcome,
     OutcomeUnknown,
+    Rejected,
     RelevoError,
     ResultTimeout,
+    Retry,
     Unreachable,
 )
 from relevo.follower import Follower, Interest
 from relevo.receipts import Receipt, encode_command
-from relevo.requests import NewJob
+from relevo.requests import JobDefaults, NewJob, check_defaults
 from relevo.results import FINISHED_STATES, JobHandle, JobResult
-from relevo.sender import Sender, delivery_error
+from relevo.sender import Sender
 from relevo.steps import Steps, Wait
+from relevo.tracing import TraceHeaders
 from relevo_schemas import commands
 from relevo_schemas.records import Command, Event
 
 WaitFor = Literal["accepted", "decided"]
+_AGAIN_S: Final = 0.2
+"""Pause before Kafka is asked again that didn't answer."""
 
 
 class Core:
@@ -39,9 +45,20 @@ class Core:
         bootstrap: ``host:port``, several separated by commas.
         cluster: The cluster.
         options: The user's librdkafka options.
+        defaults: For new jobs, by type.
+        tracing: Whether new jobs carry the caller's trace; None: as the environment says.
     """
 
-    def __init__(self, bootstrap: str, cluster: str, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        cluster: str,
+        options: Mapping[str, Any],
+        defaults: Mapping[str, JobDefaults] | None = None,
+        tracing: bool | None = None,
+    ) -> None:
+        self._trace = TraceHeaders(tracing)
+        self._defaults = check_defaults(defaults)
         self.bootstrap = bootstrap
         self.cluster = names.check_cluster(cluster)
         self.options = dict(options)
@@ -59,15 +76,25 @@ class Core:
 
     def create(self, job: NewJob, wait: WaitFor, timeout: float) -> Steps[JobHandle]:
         """Create a job."""
-        _check_wait(wait, timeout)
+        check_wait(wait, timeout)
         self.sender.check()
-        spec = job.spec()
-        value = encode_command(commands.CreateJob(spec))
-        return self._command(spec.key, value, wait, timeout, "CreateJob")
+        key, value = self.creation(job)
+        return self._command(key, value, wait, timeout, "CreateJob")
+
+    def creation(self, job: NewJob) -> tuple[str, bytes]:
+        """The key of a new job and the command that makes it: of one alone, and of each of many.
+
+        Raises:
+            InvalidRequest: Something in it can't be right.
+        """
+        defaults = self._defaults.get(job.type) if self._defaults else None
+        job = self._trace.add_to(job)
+        spec = job.spec() if defaults is None else job.spec(defaults)
+        return spec.key, encode_command(commands.CreateJob(spec))
 
     def command(self, key: str, command: Command, wait: WaitFor, timeout: float) -> Steps[JobHandle]:
         """Send any other command about a job."""
-        _check_wait(wait, timeout)
+        check_wait(wait, timeout)
         self.sender.check()
         return self._command(key, encode_command(command), wait, timeout, type(command).__name__)
 
@@ -94,6 +121,14 @@ class Core:
                     f"Kafka has the {kind} of job {key!r}, the engine has not decided it in {timeout:g} s. "
                     f"Does the cluster {self.cluster!r} run?"
                 ) from error
+            except Rejected:
+                raise
+            except RelevoError as error:
+                # Closed, or the log can't be read: the command stands, whatever became of our ears.
+                raise OutcomeUnknown(
+                    f"Kafka has the {kind} of job {key!r}, and what the engine decides can't be heard: "
+                    f"{error.text}"
+                ) from error
         finally:
             interest.cancel()
         return JobHandle(
@@ -116,34 +151,47 @@ class Core:
         partition: int | None = None,
         start: int | None = None,
     ) -> Steps[Interest]:
-        following = self.follower.follow(key, heard, failed, partition=partition, start=start)
-        try:
-            interest: Interest = yield Wait(following, deadline)
-        except BaseException as error:
-            # It may come after we have stopped waiting for it.
-            following.add_done_callback(lambda late: late.result().cancel() if not late.exception() else None)
-            if isinstance(error, TimeoutError):
-                raise Unreachable(
-                    f"Kafka doesn't answer at {self.bootstrap} in time. Is it running, is the address right?"
-                ) from error
-            raise
-        return interest
+        """Listen to the log; as long as Kafka doesn't answer it is asked again, until the deadline."""
+        while True:
+            following = self.follower.follow(key, heard, failed, partition=partition, start=start)
+            try:
+                interest: Interest = yield Wait(following, deadline)
+            except Unreachable:
+                if time.monotonic() + _AGAIN_S >= deadline:
+                    raise
+                yield from _pause(_AGAIN_S)
+            except BaseException as error:
+                # It may come after we have stopped waiting for it.
+                following.add_done_callback(_let_go)
+                if isinstance(error, TimeoutError):
+                    raise Unreachable(
+                        f"Kafka doesn't answer at {self.bootstrap} in time, nothing was sent. "
+                        f"Is it running, is the address right?"
+                    ) from error
+                raise
+            else:
+                return interest
 
     def _send(self, key: str, value: bytes, deadline: float) -> Steps[Receipt]:
         future: Future[Receipt] = Future()
         future.set_running_or_notify_cancel()
-        report = partial(_settle, future, self.topic)
+        report = partial(_settle, future, self.sender)
         while not self.sender.try_send(self.topic, key.encode(), value, report):
+            # Asked for before trying once more: room that comes in between ends the wait at once.
+            room = self.sender.room()
+            if self.sender.try_send(self.topic, key.encode(), value, report):
+                break
             try:
-                yield Wait(self.sender.room(), deadline)
+                yield Wait(room, deadline)
             except TimeoutError as error:
                 raise self.sender.full() from error
+            self.sender.check()
         try:
             receipt: Receipt = yield Wait(future, deadline)
         except TimeoutError as error:
             raise OutcomeUnknown(
-                f"no acknowledgement from Kafka at {self.bootstrap} for job {key!r} in time. It may "
-                f"still get there: send it again with the same key"
+                f"no acknowledgement from Kafka at {self.bootstrap} for job {key!r} in time. It may be "
+                f"there, or may still get there: send it again with the same key{self.sender.last_error}"
             ) from error
         return receipt
 
@@ -153,7 +201,7 @@ class Core:
             raise InvalidRequest(
                 "await_result takes the handle that create returned: only it says where in the log to look"
             )
-        _check_wait("decided", timeout)
+        check_wait("decided", timeout)
         self.sender.check()
         return self._result(handle, timeout)
 
@@ -161,11 +209,11 @@ class Core:
         deadline = time.monotonic() + timeout
         if handle.state in FINISHED_STATES:
             return JobResult(handle.key, handle.state or "")
-        start = handle.log_offset
         ending = Ending(handle)
         try:
+            start = handle.log_offset
             if start is None:
-                start = yield Wait(self.follower.locate(handle.partition, handle.offset, handle.at), deadline)
+                start = yield from self._locate(handle, deadline)
             interest: Interest = yield from self._follow(
                 handle.key, ending.heard, ending.failed, deadline, partition=handle.partition, start=start
             )
@@ -173,14 +221,56 @@ class Core:
                 result: JobResult = yield Wait(ending.future, deadline)
             finally:
                 interest.cancel()
-        except TimeoutError as error:
+        except (TimeoutError, Unreachable) as error:
+            heard = (
+                f"Kafka doesn't answer at {self.bootstrap}"
+                if isinstance(error, Unreachable)
+                else (f"last heard: {ending.last}")
+            )
             raise ResultTimeout(
-                f"job {handle.key!r} has not ended after {timeout:g} s; last heard: {ending.last}"
+                f"job {handle.key!r} has not been seen to end in {timeout:g} s; {heard}"
             ) from error
+        except Rejected:
+            raise
+        except RelevoError as error:
+            raise error.but(Outcome.DONE, Retry.STOP) from error.__cause__
         return result
 
+    def _locate(self, handle: JobHandle, deadline: float) -> Steps[int]:
+        while True:
+            try:
+                start: int = yield Wait(
+                    self.follower.locate(handle.partition, handle.offset, handle.at), deadline
+                )
+            except TimeoutError as error:
+                raise Unreachable(f"Kafka doesn't answer at {self.bootstrap} in time") from error
+            except Unreachable:
+                if time.monotonic() + _AGAIN_S >= deadline:
+                    raise
+                yield from _pause(_AGAIN_S)
+            else:
+                return start
 
-def _check_wait(wait: str, timeout: Any) -> None:
+
+def _pause(seconds: float) -> Steps[None]:
+    never: Future[None] = Future()
+    try:
+        yield Wait(never, time.monotonic() + seconds)
+    except TimeoutError:
+        return
+
+
+def _let_go(late: Future[Interest]) -> None:
+    if not late.exception():
+        late.result().cancel()
+
+
+def check_wait(wait: str, timeout: Any) -> None:
+    """Do nothing with a way and a time to wait that can be.
+
+    Raises:
+        InvalidRequest: One can't.
+    """
     if wait not in ("accepted", "decided"):
         raise InvalidRequest(
             f"wait={wait!r}: it is 'accepted' (Kafka has it) or 'decided' (the engine has answered)"
@@ -189,8 +279,8 @@ def _check_wait(wait: str, timeout: Any) -> None:
         raise InvalidRequest(f"timeout must be more than 0 seconds, not {timeout!r}")
 
 
-def _settle(future: Future[Receipt], topic: str, error: KafkaError | None, message: Message) -> None:
+def _settle(future: Future[Receipt], sender: Sender, error: KafkaError | None, message: Message) -> None:
     if error is not None:
-        future.set_exception(delivery_error(error, topic))
+        future.set_exception(sender.failure(error, message))
     else:
         future.set_result(Receipt(message))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Self
 
 
 class Outcome(StrEnum):
@@ -31,6 +32,8 @@ class Retry(StrEnum):
 class RelevoError(Exception):
     """Root of all errors of this package.
 
+    As text an error ends with ``[outcome=… retry=…]``, unless nothing was done and repeating it is no use.
+
     Attributes:
         outcome: What became of the request.
         retry: What to do next. Where `outcome` is unknown, only ever the same request with the same job key:
@@ -39,6 +42,22 @@ class RelevoError(Exception):
 
     outcome: Outcome = Outcome.NOT_DONE
     retry: Retry = Retry.STOP
+
+    @property
+    def text(self) -> str:
+        """What happened, for people to read; without outcome and retry."""
+        return super().__str__()
+
+    def __str__(self) -> str:
+        if (self.outcome, self.retry) == (Outcome.NOT_DONE, Retry.STOP):
+            return self.text
+        return f"{self.text} [outcome={self.outcome} retry={self.retry}]"
+
+    def but(self, outcome: Outcome, retry: Retry) -> Self:
+        """This error, where it came at a point that makes another outcome of it."""
+        self.outcome = outcome
+        self.retry = retry
+        return self
 
 
 class InvalidRequest(RelevoError, ValueError):
@@ -95,17 +114,17 @@ class QueueFull(RelevoError):
 
 
 class NotSent(RelevoError):
-    """Kafka refused the record, or it never left this process."""
+    """The record never left this process, and never will."""
 
     retry = Retry.SAME
 
 
 class Refused(RelevoError):
-    """Kafka will refuse the record again: too large, not authorised, an unknown topic."""
+    """Kafka will refuse the request again: not authorised, too large, against a rule of the broker's."""
 
 
 class OutcomeUnknown(RelevoError):
-    """No acknowledgement came in time: the record may be in Kafka, or may still get there.
+    """The record may be in Kafka, or may still get there; or it is there, and the answer can't be heard.
 
     Send the same request with the same job key: a job that exists already is not made twice.
     """

@@ -293,7 +293,7 @@ class Follower:
         if not self._partitions:
             found = self._open().list_topics(self._commands, timeout=CALL_S).topics[self._commands]
             if found.error is not None or not found.partitions:
-                raise no_topic(self._bootstrap, self._commands)
+                raise no_topic(self._bootstrap, self._commands, found.error)
             self._partitions = len(found.partitions)
         return self._partitions
 

@@ -33,9 +33,52 @@ TEXT_MAX: Final = 4_096
 """Longest reason, in bytes."""
 
 
+PRIORITY: Final = 0
+RETRIES: Final = 3
+BACKOFF_S: Final = 1.0
+BACKOFF_MAX_S: Final = 300.0
+LEASE_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobDefaults:
+    """What a client gives the jobs of one type where their creation doesn't say; None: the package's default.
+
+    Attributes:
+        priority: Higher runs earlier. Default 0.
+        retries: How many failures are answered with another attempt. Default 3.
+        backoff: Pause after the first failure in seconds, doubled for each further one. Default 1.
+        backoff_max: Longest pause in seconds. Default 300.
+        lease: How long a started attempt may run without a sign of life, in seconds. Default 30.
+
+    Raises:
+        InvalidRequest: A value can't be right.
+    """
+
+    priority: int | None = None
+    retries: int | None = None
+    backoff: float | None = None
+    backoff_max: float | None = None
+    lease: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.priority is not None:
+            check_priority(self.priority)
+        if self.retries is not None:
+            check_retries(self.retries)
+        for name, seconds in (("backoff", self.backoff), ("backoff_max", self.backoff_max)):
+            if seconds is not None:
+                _ms(name, seconds)
+        if self.lease is not None:
+            _ms("lease", self.lease, least_s=LEASE_MIN_S, most_s=LEASE_MAX_S)
+
+
+_PLAIN: Final = JobDefaults()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewJob:
-    """A job to be created.
+    """A job to be created. What is None is as the client has it for the type, see `JobDefaults`.
 
     Attributes:
         type: Job type.
@@ -56,19 +99,22 @@ class NewJob:
     type: str
     variables: Any = None
     key: str | None = None
-    priority: int = 0
-    retries: int = 3
-    backoff: float = 1.0
-    backoff_max: float = 300.0
-    lease: float = 30.0
+    priority: int | None = None
+    retries: int | None = None
+    backoff: float | None = None
+    backoff_max: float | None = None
+    lease: float | None = None
     run_at: datetime | int | None = None
     delay: float | None = None
     expires_at: datetime | int | None = None
     correlation_id: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
 
-    def spec(self) -> JobSpec:
+    def spec(self, defaults: JobDefaults = _PLAIN) -> JobSpec:
         """The job as it is sent.
+
+        Args:
+            defaults: For what the job itself doesn't say.
 
         Raises:
             InvalidRequest: Something in it can't be right; the message says what.
@@ -81,17 +127,19 @@ class NewJob:
         run_at = _moment("run_at", self.run_at)
         if self.delay is not None:
             run_at = round(time.time() * 1_000) + _ms("delay", self.delay, most_s=DELAY_MAX_S)
-        backoff_ms = _ms("backoff", self.backoff)
+        backoff_ms = _ms("backoff", _first(self.backoff, defaults.backoff, BACKOFF_S))
+        backoff_max_ms = _ms("backoff_max", _first(self.backoff_max, defaults.backoff_max, BACKOFF_MAX_S))
+        lease = _first(self.lease, defaults.lease, LEASE_S)
         try:
             return job_spec(
                 key=new_key() if self.key is None else check_key(self.key),
                 type=self.type,
                 variables=encode_variables(self.variables),
-                priority=check_priority(self.priority),
-                retries=check_retries(self.retries),
+                priority=check_priority(_first(self.priority, defaults.priority, PRIORITY)),
+                retries=check_retries(_first(self.retries, defaults.retries, RETRIES)),
                 backoff_ms=backoff_ms,
-                backoff_max_ms=max(backoff_ms, _ms("backoff_max", self.backoff_max)),
-                lease_ms=_ms("lease", self.lease, least_s=LEASE_MIN_S, most_s=LEASE_MAX_S),
+                backoff_max_ms=max(backoff_ms, backoff_max_ms),
+                lease_ms=_ms("lease", lease, least_s=LEASE_MIN_S, most_s=LEASE_MAX_S),
                 run_at=run_at,
                 expires_at=_moment("expires_at", self.expires_at),
                 correlation_id=self.correlation_id,
@@ -99,6 +147,19 @@ class NewJob:
             )
         except RecordError as error:
             raise InvalidRequest(str(error)) from error
+
+
+def check_defaults(defaults: Mapping[str, JobDefaults] | None) -> dict[str, JobDefaults]:
+    """Defaults by job type, where they are.
+
+    Raises:
+        InvalidRequest: A name can't be a job type's, or what stands there is no `JobDefaults`.
+    """
+    for job_type, given in (defaults or {}).items():
+        check_type(job_type)
+        if not isinstance(given, JobDefaults):
+            raise InvalidRequest(f"the defaults of {job_type!r} must be a JobDefaults, not {given!r:.100}")
+    return dict(defaults or {})
 
 
 def new_key() -> str:
@@ -167,6 +228,10 @@ def check_reason(reason: str) -> str:
         InvalidRequest: It can't.
     """
     return _text("reason", reason, TEXT_MAX)
+
+
+def _first(*given: Any) -> Any:
+    return next(value for value in given if value is not None)
 
 
 def _text(name: str, value: Any, bytes_max: int) -> str:

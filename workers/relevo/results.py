@@ -79,14 +79,14 @@ class JobResult:
 
 
 @dataclass(frozen=True, slots=True)
-class CreateResult:
-    """What became of one item of `create_many`.
+class BulkResult:
+    """What became of one item of `create_many` or `retry_many`.
 
     Attributes:
         index: Place of the item, from 0.
         key: The job's key; None where the item was refused before it had one.
-        handle: The job, where Kafka has the command.
-        error: Why not, where it hasn't.
+        handle: The job, where all went well.
+        error: Why it didn't; its `outcome` says whether the command may have had its effect all the same.
     """
 
     index: int
@@ -96,7 +96,7 @@ class CreateResult:
 
     @property
     def ok(self) -> bool:
-        """Whether Kafka has the command."""
+        """Whether Kafka has the command and, where that was waited for, the engine did it."""
         return self.error is None
 
 

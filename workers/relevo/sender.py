@@ -16,55 +16,73 @@ from relevo.errors import (
     Closed,
     ClusterNotFound,
     NotSent,
+    Outcome,
     OutcomeUnknown,
     QueueFull,
     Refused,
     RelevoError,
+    Retry,
 )
 from relevo.forks import ForkGuard
-from relevo.kafka_options import guarded, options_for_producer, unreachable
+from relevo.kafka_options import bad_option, guarded, no_topic, options_for_producer, unreachable
 
 _log: Final = logging.getLogger("relevo.client")
 _POLL_S: Final = 0.2
 
 Report = Callable[[KafkaError | None, Message], None]
 
+_NO_TOPIC: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
 _REFUSED: Final = frozenset(
     {
         KafkaError.MSG_SIZE_TOO_LARGE,
         KafkaError.RECORD_LIST_TOO_LARGE,
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError._UNKNOWN_TOPIC,
         KafkaError._UNKNOWN_PARTITION,
         KafkaError.INVALID_RECORD,
         KafkaError.POLICY_VIOLATION,
     }
 )
-_NOT_SENT: Final = frozenset(
-    {KafkaError._PURGE_QUEUE, KafkaError.NOT_ENOUGH_REPLICAS, KafkaError._QUEUE_FULL}
-)
 
 
-def delivery_error(error: KafkaError, topic: str) -> RelevoError:
+def delivery_error(error: KafkaError, topic: str, *, first_try: bool = True) -> RelevoError:
     """What a failed delivery means for the caller.
 
-    librdkafka doesn't tell whether a record that timed out had been on the wire, so a time-out is unknown.
+    librdkafka doesn't tell whether a record that it gives up had been on the wire before: not of one that
+    timed out, nor of one that was purged, nor of one that the broker refuses at the second try, after the
+    answer to the first was lost. All of these are unknown.
+
+    Args:
+        error: librdkafka's.
+        topic: Where the record was to go.
+        first_try: Whether it can't have been sent before.
     """
     code = error.code()
-    if code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
-        return ClusterNotFound(
+    refusal: RelevoError
+    if code in _NO_TOPIC:
+        refusal = ClusterNotFound(
             f"Kafka has no topic {topic}: make the cluster's topics first (relevo topics init)"
         )
-    if code in _REFUSED:
-        return Refused(f"Kafka refused the record for {topic}: {error.str()}")
-    if code in _NOT_SENT:
-        return NotSent(f"the record for {topic} was not taken: {error.str()}")
-    return OutcomeUnknown(
-        f"no acknowledgement for a record to {topic}: {error.str()}. It may have arrived: "
-        f"send it again with the same key"
-    )
+    elif code in _REFUSED:
+        refusal = Refused(f"Kafka refused the record for {topic}: {error.str()}{_remedy(code)}")
+    elif code == KafkaError._QUEUE_FULL:
+        refusal = NotSent(f"the record for {topic} was not taken: {error.str()}")
+    else:
+        return OutcomeUnknown(
+            f"no acknowledgement for a record to {topic}: {error.str()}. It may have arrived: "
+            f"send it again with the same key"
+        )
+    return refusal if first_try else refusal.but(Outcome.UNKNOWN, Retry.SAME)
+
+
+def _remedy(code: int) -> str:
+    match code:
+        case KafkaError.TOPIC_AUTHORIZATION_FAILED | KafkaError.CLUSTER_AUTHORIZATION_FAILED:
+            return ". Its user needs the right to write there, and to write idempotently"
+        case KafkaError.MSG_SIZE_TOO_LARGE | KafkaError.RECORD_LIST_TOO_LARGE:
+            return ". Store large variables elsewhere and send where"
+        case _:
+            return ""
 
 
 class Sender:
@@ -82,11 +100,19 @@ class Sender:
     ) -> None:
         self._fork = ForkGuard(what)
         self._bootstrap = bootstrap
-        self._producer = Producer(options_for_producer(bootstrap, options, **defaults))
+        config = options_for_producer(bootstrap, options, **defaults)
+        self._trouble_at = float("-inf")
+        self._last_error = ""
+        self._note_error = config["error_cb"]
+        try:
+            self._producer = Producer({**config, "error_cb": self._trouble})
+        except KafkaException as error:
+            raise bad_option(error) from None
         self._lock = threading.Lock()
         self._room: deque[Future[None]] = deque()
         self._after: list[Callable[[], None]] = []
         self._closed = threading.Event()
+        self._ended = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="relevo-sender", daemon=True)
         self._thread.start()
 
@@ -94,6 +120,11 @@ class Sender:
     def queued(self) -> int:
         """Records and reports that wait in this process."""
         return len(self._producer)
+
+    @property
+    def alive(self) -> bool:
+        """Whether its thread works."""
+        return self._thread.is_alive()
 
     def check(self) -> None:
         """Do nothing while it can be used.
@@ -104,7 +135,25 @@ class Sender:
         """
         self._fork.check()
         if self._closed.is_set():
-            raise Closed("the client was closed")
+            raise Closed("the client was closed; nothing was sent")
+
+    def failure(self, error: KafkaError, message: Message) -> RelevoError:
+        """What a delivery report's error means for the caller."""
+        # How long ago it was queued, in seconds.
+        latency = message.latency()
+        first_try = latency is not None and self._trouble_at < time.monotonic() - latency
+        return delivery_error(error, message.topic() or "Kafka", first_try=first_try)
+
+    @property
+    def last_error(self) -> str:
+        """What librdkafka reported last, as the end of a sentence; empty: nothing."""
+        return f"; last trouble with the connection: {self._last_error}" if self._last_error else ""
+
+    def _trouble(self, error: KafkaError) -> None:
+        """Called by librdkafka; whatever was under way then may have been sent and be tried again."""
+        self._trouble_at = time.monotonic()
+        self._last_error = error.str()
+        self._note_error(error)
 
     def after_reports(self, hook: Callable[[], None]) -> None:
         """Call ``hook`` after each round of delivery reports: one wake-up for many of them."""
@@ -142,21 +191,19 @@ class Sender:
             self._room.append(future)
         return future
 
-    def await_room(self, future: Future[None], deadline: float) -> None:
-        """Wait, in the caller's thread, for what `room` returned.
-
-        Raises:
-            QueueFull: It isn't done at ``deadline`` (monotonic seconds).
-        """
+    def await_room(self, future: Future[None], timeout: float) -> bool:
+        """Wait, in the caller's thread, ``timeout`` seconds for what `room` returned; False: in vain."""
         try:
-            future.result(max(0.0, deadline - time.monotonic()))
-        except TimeoutError as error:
-            raise self.full() from error
+            future.result(timeout)
+        except TimeoutError:
+            return False
+        return True
 
     def full(self) -> QueueFull:
         """The error of a caller that waited for room in vain."""
         return QueueFull(
             f"{self.queued} records wait for Kafka at {self._bootstrap}; this one was not queued"
+            f"{self.last_error}"
         )
 
     def partitions(self, topic: str, timeout: float = 10.0) -> int:
@@ -171,14 +218,12 @@ class Sender:
         except KafkaException as error:
             raise unreachable(self._bootstrap, error) from error
         if found.error is not None or not found.partitions:
-            raise ClusterNotFound(
-                f"Kafka at {self._bootstrap} has no topic {topic}: make the cluster's topics first"
-            )
+            raise no_topic(self._bootstrap, topic, found.error)
         return len(found.partitions)
 
     def _serve(self) -> None:
         last_log = 0.0
-        while not self._closed.is_set():
+        while not self._ended.is_set():
             try:
                 served = self._producer.poll(_POLL_S)
             except Exception:  # a report that raised: the others are served in the next round
@@ -200,9 +245,15 @@ class Sender:
                     future.set_result(None)
 
     def close(self, timeout: float = 10.0) -> int:
-        """Deliver what is queued, for ``timeout`` seconds at most; returns how many records were not."""
+        """Deliver what is queued, for ``timeout`` seconds at most; returns how many records were not.
+
+        `check` refuses from the start on: what came after the last look at the queue would neither be
+        delivered nor reported.
+        """
         if self._fork.foreign or self._closed.is_set():
             return 0
+        self._closed.set()
+        self._reported()
         try:
             left = self._producer.flush(timeout)
         except KafkaException:
@@ -210,7 +261,7 @@ class Sender:
         if left:
             self._producer.purge()
             left = self._producer.flush(1.0) or left
-        self._closed.set()
+        self._ended.set()
         self._thread.join(5.0)
         self._reported()
         return int(left)

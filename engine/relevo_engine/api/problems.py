@@ -38,8 +38,9 @@ class AnswerError(Exception):
         self.retry_after_s = retry_after_s
 
     def body(self) -> dict[str, Any]:
-        """What goes over the wire."""
-        error = {"code": self.code, "message": self.message}
+        """What goes over the wire. Nothing here changes anything, so it is never done and may be repeated."""
+        again = "same" if self.retry_after_s is not None else "stop"
+        error = {"code": self.code, "message": self.message, "outcome": "not_done", "retry": again}
         if self.advice:
             error["advice"] = self.advice
         return {"error": error}

@@ -38,13 +38,14 @@ def answers(log: Log, *, decided: bool = False) -> Answers:
 def test_the_last_thing_heard_of_a_job_that_waits_is_told() -> None:
     log = Log()
     waiting = answers(log)
-    assert list(waiting.unanswered()) == [(7, "k", "nothing")]
+    assert list(waiting.unanswered()) == [(7, "k", "nothing", False, "unknown")]
     log.add(events.JobCreated(1, 1, 0, 100, job_spec(key="k", type="t", variables=b"{}")))
     assert list(waiting.read()) == []
-    assert list(waiting.unanswered()) == [(7, "k", "it was created")]
+    assert list(waiting.unanswered()) == [(7, "k", "it was created", False, "done")]
     log.add(events.JobIncident(2, 1, 0, 101, "k", 1, "HANDLER", "no route"))
     assert list(waiting.read()) == []
-    assert list(waiting.unanswered()) == [(7, "k", "an incident (HANDLER: no route), it waits for a person")]
+    last = "an incident (HANDLER: no route), it waits for a person"
+    assert list(waiting.unanswered()) == [(7, "k", last, False, "done")]
 
 
 def test_a_key_that_exists_counts_as_there() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -148,3 +149,14 @@ def test_every_command_explains_itself_with_examples() -> None:
         for parameter in command.params:
             if isinstance(parameter, click.Option):
                 assert parameter.help, f"{name} {parameter.name}"
+
+
+def test_an_error_is_told_to_programs_too(capsys: pytest.CaptureFixture[str]) -> None:
+    """A script that reads only standard output can't tell "not done" from "unknown"."""
+    arguments = ("jobs", "cancel", "k", "--kafka", "127.0.0.1:1", "--timeout", "0.2", "--json")
+    code, out, err = run(capsys, *arguments)
+    told = json.loads(out)
+    assert code == 6
+    assert (told["kind"], told["outcome"], told["retry"]) == ("Unreachable", "not_done", "elsewhere")
+    assert "127.0.0.1:1" in told["error"]
+    assert "[outcome=not_done retry=elsewhere]" in err

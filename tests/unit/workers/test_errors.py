@@ -51,6 +51,20 @@ def test_what_may_have_happened_is_only_ever_repeated_as_it_was() -> None:
     assert all(retry in ("same", "stop") for outcome, retry in TABLE.values() if outcome != "not_done")
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_a_log_line_says_it_too(name: str) -> None:
+    """Whoever reads only the text must not guess; only "not done, and no use in repeating" is left out."""
+    cls = ALL[name]
+    error = cls.__new__(cls)
+    Exception.__init__(error, "it went wrong at host:9092")
+    assert error.text == "it went wrong at host:9092"
+    ending = "" if TABLE[name] == ("not_done", "stop") else " [outcome={} retry={}]".format(*TABLE[name])
+    assert str(error) == error.text + ending
+    changed = error.but(errors.Outcome.UNKNOWN, errors.Retry.SAME)
+    assert str(changed) == error.text + " [outcome=unknown retry=same]"
+    assert (cls.outcome, cls.retry) == TABLE[name], "only this one error is changed"
+
+
 @pytest.mark.parametrize(
     "error",
     [

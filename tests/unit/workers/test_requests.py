@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from relevo.errors import InvalidRequest
-from relevo.requests import VARIABLES_BYTES_MAX, NewJob, new_key
+from relevo.requests import VARIABLES_BYTES_MAX, JobDefaults, NewJob, check_defaults, new_key
 
 
 def nested(depth: int) -> Any:
@@ -109,3 +109,38 @@ def test_new_keys_are_uuids_of_version_7_in_order_of_time() -> None:
     times = [each.int >> 80 for each in parsed]
     assert times == sorted(times)
     assert abs(times[-1] - time.time() * 1_000) < 60_000
+
+
+def test_what_a_job_does_not_say_its_type_says() -> None:
+    defaults = JobDefaults(priority=7, retries=9, backoff=2, backoff_max=20, lease=60)
+    spec = NewJob(type="t", retries=0).spec(defaults)
+    assert (spec.priority, spec.retries, spec.backoff_ms, spec.backoff_max_ms, spec.lease_ms) == (
+        7, 0, 2_000, 20_000, 60_000
+    )  # fmt: skip
+    plain = NewJob(type="t").spec()
+    assert (plain.priority, plain.retries, plain.backoff_ms, plain.backoff_max_ms, plain.lease_ms) == (
+        0, 3, 1_000, 300_000, 30_000
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"retries": -1}, "retries must be between 0"),
+        ({"priority": 101}, "priority must be between -100"),
+        ({"backoff": -1}, "backoff must be between 0"),
+        ({"backoff_max": "60"}, "backoff_max must be a number"),
+        ({"lease": 0}, "lease must be between 1"),
+    ],
+)
+def test_defaults_that_can_not_be_are_refused_before_any_job(values: dict[str, Any], says: str) -> None:
+    """Else each create of the type fails, long after the program has started."""
+    with pytest.raises(InvalidRequest, match=says):
+        JobDefaults(**values)
+
+
+def test_defaults_belong_to_types() -> None:
+    with pytest.raises(InvalidRequest, match="type"):
+        check_defaults({"no type": JobDefaults()})
+    with pytest.raises(InvalidRequest, match="must be a JobDefaults"):
+        check_defaults({"mail": {"retries": 3}})  # type: ignore[dict-item]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from relevo import JobEvent, JobEvents, JobHandle
+from relevo import JobEvent, JobEvents, JobHandle, Outcome
 from relevo.cli.refusals import why
 from relevo.results import FINISHED_STATES, finish_of
 from relevo_schemas.events import CommandRejected, JobCreated, JobFailed, JobIncident
@@ -21,12 +21,14 @@ class Answer(NamedTuple):
         key: The job's key.
         trouble: Why it didn't go well; empty where it did.
         there: Whether a job with this key existed, so that none was made.
+        outcome: Whether the job was made.
     """
 
     number: int
     key: str
     trouble: str
     there: bool = False
+    outcome: Outcome = Outcome.DONE
 
 
 class Answers:
@@ -64,13 +66,13 @@ class Answers:
             yield from self._decided(event)
             yield from self._ended(event)
 
-    def unanswered(self) -> Iterator[tuple[int, str, str]]:
-        """Lines and keys of jobs that were not answered, and what was heard of each last."""
+    def unanswered(self) -> Iterator[Answer]:
+        """Lines and keys of jobs that were not answered; as their trouble, what was heard of each last."""
         for number, key in self._commands.values():
-            yield number, key, "nothing"
+            yield Answer(number, key, "nothing", outcome=Outcome.UNKNOWN)
         for key, numbers in self._open.items():
             for number in numbers:
-                yield number, key, self._last.get(key, "nothing")
+                yield Answer(number, key, self._last.get(key, "nothing"))
 
     def _decided(self, event: JobEvent) -> Iterator[Answer]:
         found = self._commands.pop((event.partition, event.event.source), None)
@@ -80,7 +82,7 @@ class Answers:
         refusal = event.event if isinstance(event.event, CommandRejected) else None
         if refusal is not None and refusal.reason != "ALREADY_EXISTS":
             trouble = f"refused: {why(refusal.reason, refusal.expected, refusal.found)}"
-            yield self._answer(number, key, trouble)
+            yield self._answer(number, key, trouble)._replace(outcome=Outcome.NOT_DONE)
             return
         if refusal is not None:
             self._there.add(number)

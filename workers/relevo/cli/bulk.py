@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from relevo import Client, CreateResult, JobEvents, NewJob
+from relevo import BulkResult, Client, JobEvents, NewJob, Outcome, QueueFull, Retry
 from relevo.cli.answers import Answers
 from relevo.cli.job_lines import BadLine, read_lines
 from relevo.cli.output import as_json
@@ -60,9 +60,16 @@ class _Bulk:
         self._began = time.monotonic()
 
     def send(self, timeout_s: float) -> None:
-        for result in self._client.create_many(self._jobs(), timeout=timeout_s):
-            self._answered(self._numbers.popleft(), result)
-            self._progress.update(self._read, self._text())
+        try:
+            for result in self._client.create_many(self._jobs(), timeout=timeout_s):
+                self._answered(self._numbers.popleft(), result)
+                self._progress.update(self._read, self._text())
+        except QueueFull:
+            self._progress.clear()
+            click.echo(
+                f"{self._text()}; ended at line {self._numbers.popleft()}, which was not sent", err=True
+            )
+            raise
 
     def await_answers(self, timeout_s: float) -> None:
         """Waits for what becomes of the accepted jobs, as long as something comes within the time."""
@@ -73,20 +80,17 @@ class _Bulk:
         silent_since = time.monotonic()
         while answers.pending and time.monotonic() - silent_since < timeout_s:
             before = answers.pending
-            for number, key, trouble, there in answers.read():
-                self._there += there
-                if trouble:
-                    self._problem(number, key, trouble)
+            for answer in answers.read():
+                self._there += answer.there
+                if answer.trouble:
+                    self._problem(answer.number, answer.key, answer.trouble, answer.outcome, Retry.STOP)
             if answers.pending < before:
                 silent_since = time.monotonic()
             done = self._accepted - answers.pending
             self._progress.update(done, f"{done:,} of {self._accepted:,}")
-        for number, key, last in answers.unanswered():
-            self._problem(
-                number,
-                key,
-                f"job {key!r} is accepted, and {self._awaited} after {timeout_s:g} s; last heard: {last}",
-            )
+        for number, key, last, _there, outcome in answers.unanswered():
+            text = f"job {key!r} is accepted, and {self._awaited} after {timeout_s:g} s; last heard: {last}"
+            self._problem(number, key, text, outcome, Retry.SAME)
 
     def finish(self) -> bool:
         self._progress.clear()
@@ -102,7 +106,8 @@ class _Bulk:
                 self._progress.clear()
                 click.echo(str(line), err=True)
                 if self._json:
-                    click.echo(as_json({"line": line.number, "error": line.reason}))
+                    told = {"error": line.reason, "outcome": Outcome.NOT_DONE, "retry": Retry.STOP}
+                    click.echo(as_json({"line": line.number, **told}))
                 continue
             self._numbers.append(line.number)
             yield line.job
@@ -112,9 +117,12 @@ class _Bulk:
             self._read += len(line)
             yield line
 
-    def _answered(self, number: int, result: CreateResult) -> None:
+    def _answered(self, number: int, result: BulkResult) -> None:
+        if result.error is not None:
+            error = result.error
+            self._problem(number, result.key, error.text, error.outcome, error.retry)
+            return
         if result.handle is None:
-            self._problem(number, result.key, str(result.error))
             return
         self._accepted += 1
         if self._answers is not None:
@@ -123,18 +131,19 @@ class _Bulk:
             shown: dict[str, Any] = {"line": number, "key": result.key, "partition": result.handle.partition}
             click.echo(as_json(shown))
 
-    def _problem(self, number: int, key: str | None, reason: str) -> None:
+    def _problem(self, number: int, key: str | None, reason: str, outcome: Outcome, retry: Retry) -> None:
         self._refused += 1
         self._progress.clear()
         click.echo(f"line {number}: {reason}", err=True)
         if self._json:
-            click.echo(as_json({"line": number, "key": key, "error": reason}))
+            told = {"error": reason, "outcome": outcome, "retry": retry}
+            click.echo(as_json({"line": number, "key": key, **told}))
 
     def _text(self) -> str:
         parts = [f"{self._accepted:,} accepted"]
         parts += [f"{self._there:,} of them already there"] * bool(self._there)
         parts += [f"{self._bad:,} bad line(s)"] * bool(self._bad)
-        parts += [f"{self._refused:,} refused or not done"] * bool(self._refused)
+        parts += [f"{self._refused:,} refused, not done or unknown"] * bool(self._refused)
         return ", ".join(parts)
 
 

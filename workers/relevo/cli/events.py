@@ -62,8 +62,9 @@ def tail(
 
     \b
     Kinds:
-      JobCreated  JobDue  JobActivated  JobStarted  JobCompleted  JobFailed  JobErrored  JobTimedOut
-      JobIncident  JobRetried  JobUpdated  JobCancelled  JobExpired  LeaderElected  CommandRejected
+      JobCreated  JobDue  JobActivated  JobStarted  JobCheckpointed  JobCompleted  JobFailed  JobErrored
+      JobTimedOut  JobIncident  JobRetried  JobUpdated  JobCancelled  JobExpired  LeaderElected
+      CommandRejected
     """
     from relevo import JobEvents
 

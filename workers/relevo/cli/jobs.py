@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from relevo.cli.nodes import api_options, find_api
+from relevo.cli.nodes import api_options, find_api, node_options
 from relevo.cli.output import as_json, kafka_options, parse_kafka_options, show_time, table
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def _client(kafka: str, cluster: str, kafka_option: tuple[str, ...], timeout_s: 
     from relevo import Client
     from relevo.cli.reach import require_cluster
 
-    options = parse_kafka_options(kafka_option)
+    options: dict[str, Any] = dict(parse_kafka_options(kafka_option))
     require_cluster(kafka, cluster, options, timeout_s)
     return Client(kafka, cluster, **options)
 
@@ -212,11 +212,7 @@ def _where(each: dict[str, Any]) -> str:
     return f"node {each['node']}" if each["partition"] is None else f"partition {each['partition']}"
 
 
-@command.command()
-@kafka_options
-@click.argument("keys", nargs=-1, required=True, metavar="KEY…")
-@click.option("--reason", default="", metavar="TEXT", help="Why, for the log.")
-@click.option(
+_timeout = click.option(
     "--timeout",
     type=click.FloatRange(0, min_open=True),
     default=30.0,
@@ -224,10 +220,18 @@ def _where(each: dict[str, Any]) -> str:
     metavar="SECONDS",
     help="Longest wait.",
 )
+
+
+@command.command()
+@kafka_options
+@click.argument("keys", nargs=-1, required=True, metavar="KEY…")
+@click.option("--reason", default="", metavar="TEXT", help="Why, for the log.")
+@_timeout
+@click.option("--json", "json_", is_flag=True, help="One JSON object for each job.")
 @click.pass_context
 def cancel(
     ctx: click.Context, /, kafka: str, cluster: str, kafka_option: tuple[str, ...], keys: tuple[str, ...],
-    reason: str, timeout: float,
+    reason: str, timeout: float, json_: bool,
 ) -> None:  # fmt: skip
     """End jobs that are still open. A handler that is running one is told.
 
@@ -243,46 +247,67 @@ def cancel(
         def one(key: str) -> None:
             client.cancel(key, reason, wait="decided", timeout=timeout)
 
-        ctx.exit(_each(keys, one, "cancelled"))
+        ctx.exit(_each(keys, one, "cancelled", json_=json_))
 
 
 @command.command()
 @kafka_options
-@click.argument("keys", nargs=-1, required=True, metavar="KEY…")
-@click.option("--retries", type=int, default=3, show_default=True, help="Failures it may have from now on.")
+@node_options
+@click.argument("keys", nargs=-1, metavar="[KEY…]")
+@click.option("--all-incidents", is_flag=True, help="All jobs that wait for a person, instead of KEYs.")
+@click.option("--type", "-t", "job_type", metavar="TYPE", help="With --all-incidents: only of this type.")
 @click.option(
-    "--timeout",
-    type=click.FloatRange(0, min_open=True),
-    default=30.0,
+    "--limit",
+    type=click.IntRange(1),
+    default=100_000,
     show_default=True,
-    metavar="SECONDS",
-    help="Longest wait.",
+    metavar="NUMBER",
+    help="With --all-incidents: at most so many.",
 )
+@click.option("--retries", type=int, default=3, show_default=True, help="Failures it may have from now on.")
+@_timeout
+@click.option("--json", "json_", is_flag=True, help="One JSON object for each job.")
 @click.pass_context
 def retry(
-    ctx: click.Context, /, kafka: str, cluster: str, kafka_option: tuple[str, ...], keys: tuple[str, ...],
-    retries: int, timeout: float,
+    ctx: click.Context, /, kafka: str, cluster: str, kafka_option: tuple[str, ...], api: str | None,
+    zookeeper: str, keys: tuple[str, ...], all_incidents: bool, job_type: str | None, limit: int,
+    retries: int, timeout: float, json_: bool,
 ) -> None:  # fmt: skip
     """Make jobs ready now that are incidents, or wait for their next attempt.
 
     \b
     Examples:
       relevo jobs retry order-4711
-      relevo jobs list --state incident --json | jq -r .key | xargs relevo jobs retry --retries 5
+      relevo jobs retry --all-incidents --type send-email --retries 5
 
-    Exit code 1 if one was refused.
+    A refused job doesn't hold up the others. After an interruption run it again: a job that is ready by then
+    is left as it is.
+
+    Exit code 1 if one was refused or a partition could not be asked.
     """
+    from relevo.cli.retries import Incidents, retry_all
+
+    if bool(keys) == all_incidents:
+        raise click.UsageError("name jobs, or give --all-incidents")
+    if job_type is not None and not all_incidents:
+        raise click.UsageError("--type belongs to --all-incidents")
     with _client(kafka, cluster, kafka_option, timeout) as client:
+        if keys:
+            ctx.exit(retry_all(client, keys, retries, total=len(keys), timeout_s=timeout, json_=json_))
+        incidents = Incidents(find_api(api, zookeeper, cluster), job_type, limit)
+        code = retry_all(client, incidents, retries, total=0, timeout_s=timeout, json_=json_)
+    for each in incidents.not_reached:
+        click.echo(f"warning: not complete: {_where(each)}: {each['reason']}", err=True)
+    if incidents.hidden:
+        click.echo("note: many failed again meanwhile and may hide others: run it again later", err=True)
+    if incidents.cut:
+        click.echo(f"note: there are more than {limit:,}: run it again, or raise --limit", err=True)
+    ctx.exit(code or (1 if incidents.not_reached else 0))
 
-        def one(key: str) -> None:
-            client.retry(key, retries, wait="decided", timeout=timeout)
 
-        ctx.exit(_each(keys, one, "ready again"))
-
-
-def _each(keys: tuple[str, ...], do: Callable[[str], None], done: str) -> int:
+def _each(keys: tuple[str, ...], do: Callable[[str], None], done: str, *, json_: bool) -> int:
     """Does it for each key; a refused one doesn't hold up the others. Returns the exit code."""
-    from relevo.cli.refusals import in_words
+    from relevo.cli.failures import fields_of
     from relevo.errors import InvalidRequest, Rejected
 
     code = 0
@@ -291,9 +316,11 @@ def _each(keys: tuple[str, ...], do: Callable[[str], None], done: str) -> int:
             do(key)
         except (Rejected, InvalidRequest) as error:
             sys.stdout.flush()
-            told = in_words(error) if isinstance(error, Rejected) else str(error)
-            click.echo(f"Error: {told}", err=True)
+            fields = fields_of(error)
+            click.echo(f"Error: {fields['error']}", err=True)
+            if json_:
+                click.echo(as_json({"key": key, **fields}))
             code = 1
         else:
-            click.echo(f"{key} {done}")
+            click.echo(as_json({"key": key, "outcome": "done"}) if json_ else f"{key} {done}")
     return code

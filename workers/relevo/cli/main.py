@@ -11,7 +11,8 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from relevo.cli.output import scrub
+from relevo.cli.failures import fields_of
+from relevo.cli.output import as_json, scrub
 from relevo.errors import Unreachable
 
 # Packages of the extra `engine`. One that is missing is named to the user together with the extra.
@@ -41,6 +42,7 @@ COMMANDS: Final = {
     "topics": _Entry("relevo.cli.topics", "Create and check the Kafka topics of a cluster."),
     "cluster": _Entry("relevo.cli.cluster", "See how a cluster is doing."),
     "drill": _Entry("relevo.cli.drill", "Hurt a cluster under load, and prove that nothing was lost."),
+    "bench": _Entry("relevo.cli.bench", "Measure a cluster: jobs per second, and how long a job takes."),
     "verify": _Entry("relevo.cli.verify", "Prove that the job log is sound and no job was lost."),
 }
 
@@ -137,12 +139,12 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         sys.stdout = None
         code = 0
     except Exception as error:
-        code = _report(error, debug="--debug" in arguments)
+        code = _report(error, debug="--debug" in arguments, json_="--json" in arguments)
     sys.exit(code)
 
 
-def _report(error: Exception, *, debug: bool) -> int:
-    """Tells the user what went wrong, and says with which code to end."""
+def _report(error: Exception, *, debug: bool, json_: bool) -> int:
+    """Tells the user what went wrong, and programs on standard output, and says with which code to end."""
     if debug:
         traceback.print_exc()
     text = scrub(str(error) or type(error).__name__)
@@ -150,6 +152,8 @@ def _report(error: Exception, *, debug: bool) -> int:
     if isinstance(cause, ImportError):
         text = _missing(cause) or text
     click.echo(f"Error: {text}", err=True)
+    if json_:
+        click.echo(as_json(fields_of(error)))
     if not debug and not _is_for_users(error):
         click.echo(f"({type(error).__name__}; `relevo --debug …` shows where it came from)", err=True)
     return int(getattr(error, "exit_code", _UNREACHABLE if isinstance(error, Unreachable) else 1))

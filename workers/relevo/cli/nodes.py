@@ -21,20 +21,25 @@ _PROBE_S = 3.0
 """A node that is alive says so at once; one that is frozen must not hold up the way to another."""
 
 
-def api_options(function: C) -> C:
-    """Adds ``--api``, ``--zookeeper`` and ``--cluster``: how to reach a node."""
+def node_options(function: C) -> C:
+    """Adds ``--api`` and ``--zookeeper``: how to reach a node of the cluster that another option names."""
     decorators = (
         click.option("--api", envvar="RELEVO_API", default=None, metavar="HOST:PORT", callback=_api_address,
                      help="HTTP API of any node. Default: looked up in ZooKeeper.  [env RELEVO_API]"),
         click.option("--zookeeper", envvar="RELEVO_ZOOKEEPER", default="localhost:2181", show_default=True,
                      metavar="HOST:PORT", callback=addresses,
                      help="Where nodes are looked up.  [env RELEVO_ZOOKEEPER]"),
-        click.option("--cluster", envvar="RELEVO_CLUSTER", default="relevo", show_default=True,
-                     metavar="NAME", help="Name of the cluster.  [env RELEVO_CLUSTER]"),
     )  # fmt: skip
     for decorator in reversed(decorators):
         function = decorator(function)
     return function
+
+
+def api_options(function: C) -> C:
+    """Adds ``--api``, ``--zookeeper`` and ``--cluster``: how to reach a node."""
+    cluster = click.option("--cluster", envvar="RELEVO_CLUSTER", default="relevo", show_default=True,
+                           metavar="NAME", help="Name of the cluster.  [env RELEVO_CLUSTER]")  # fmt: skip
+    return node_options(cluster(function))
 
 
 def find_api(api: str | None, zookeeper: str, cluster: str) -> ApiClient:

@@ -8,8 +8,8 @@ from typing import Final
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from relevo.errors import ClusterNotFound
-from relevo.kafka_options import options_for_producer, unreachable
+from relevo.errors import ClusterNotFound, Refused
+from relevo.kafka_options import no_topic, options_for_producer, unreachable
 from relevo.names import check_cluster, commands_topic
 
 _TIMEOUT_S: Final = 10.0
@@ -30,6 +30,10 @@ def require_cluster(kafka: str, cluster: str, options: Mapping[str, str], timeou
         found = client.list_topics(topic, timeout=min(timeout_s, _TIMEOUT_S)).topics.get(topic)
     except KafkaException as error:
         raise unreachable(kafka, error) from error
+    if found is not None and found.error is not None:
+        refusal = no_topic(kafka, topic, found.error)
+        if isinstance(refusal, Refused):
+            raise refusal
     if found is None or found.error is not None:
         raise ClusterNotFound(
             f"Kafka at {kafka} has no topic {topic}: is its name right? `relevo topics init` makes it"
