@@ -9,6 +9,7 @@ interrupted.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -161,12 +162,16 @@ class Election:
             return False
         return self._zookeeper.delete(path, found.version)
 
-    def remove_dead(self, partition: int, record: LeaderRecord) -> bool:
-        """Delete the leader znode of a process that is dead, if it still is the one in ``record``."""
+    def remove_dead(self, partition: int, record: LeaderRecord, found_it: Callable[[], None]) -> bool:
+        """Delete the leader znode of a process that is dead, if it still is the one in ``record``.
+
+        ``found_it`` is called first, once ZooKeeper has shown that it is.
+        """
         path = self.leader_path(partition)
         found = self._zookeeper.get(path)
         if found is None or found.czxid != record.czxid:
             return False
+        found_it()
         return self._zookeeper.delete(path, found.version)
 
     def remove_candidate(self, partition: int, node: str, incarnation: str) -> None:

@@ -77,11 +77,12 @@ class Deaths:
             post.death_noticed_at = died.at
             post.dirty = True
 
-    def act(self, now: float, freed: Callable[[Post], None]) -> None:
+    def act(self, now: float, doomed: Callable[[Post], None], freed: Callable[[Post], None]) -> None:
         """Delete what is due.
 
         Args:
             now: The present.
+            doomed: Told each partition whose claim stands and is about to be deleted.
             freed: Told each partition whose claim was deleted, at once.
 
         Raises:
@@ -93,7 +94,7 @@ class Deaths:
                 if post.death_noticed_at is None:  # seen only after the proof
                     post.death_noticed_at = proof.at
                 if proof.at + self._place(post) * self._step_s <= now:
-                    self._free(post, freed)
+                    self._free(post, doomed, freed)
             if proof.at + self._last_step() <= now and not list(self._claims(who)):
                 self._clear(proof)
                 del self._proofs[who]
@@ -122,11 +123,11 @@ class Deaths:
         """The dead node's other znodes are in nobody's way at once: they come after the claims."""
         return (1 + rank(_NODES, self._scene.me, self._scene.live())) * self._step_s
 
-    def _free(self, post: Post, freed: Callable[[Post], None]) -> None:
+    def _free(self, post: Post, doomed: Callable[[Post], None], freed: Callable[[Post], None]) -> None:
         leader = post.sight.leader if post.sight is not None else None
         if leader is None:
             return
-        if self._election.remove_dead(post.partition, leader):
+        if self._election.remove_dead(post.partition, leader, lambda: doomed(post)):
             self._observer.note("dead_leader_removed", partition=post.partition, node=leader.node)
         freed(post)
 

@@ -9,6 +9,7 @@ from relevo_partitions.ports import PartitionIO
 from relevo_partitions.runtime import Task
 from relevo_partitions.supervisor.views import PartitionView
 from relevo_partitions.term.endings import Ending, TermOver
+from relevo_partitions.term.fence_ahead import FenceAhead
 from relevo_partitions.term.leadership import Leadership
 from relevo_partitions.term.roles import Role, RoleKeeper
 from relevo_partitions.term.standby import Standby
@@ -58,6 +59,8 @@ class Post:
         self.began_at = 0.0
         """When this node's term began."""
         self.standby: Standby | None = None
+        self.fence_ahead: FenceAhead | None = None
+        """Under way while a dead leader's claim is replaced by this node's."""
         self.hand_over: str | None = None
         """What a hand-over waits for, in words."""
         self.blocked_until = 0.0
@@ -121,6 +124,12 @@ class Post:
         self.hand_over = None
         self.dirty = True
         self._back_off(over, now)
+
+    def give_up_fence(self) -> None:
+        """There will be no term that goes on from a fence begun ahead."""
+        ahead, self.fence_ahead = self.fence_ahead, None
+        if ahead is not None:
+            ahead.give_up()
 
     def standby_ended(self, over: TermOver, now: float) -> None:
         """The standby failed, or was dismissed; decide when this node may stand by again."""

@@ -23,6 +23,7 @@ from relevo_partitions.supervisor.replicas import Replicas
 from relevo_partitions.supervisor.scene import Scene
 from relevo_partitions.supervisor.signals import Event, Finished, Standing
 from relevo_partitions.term.endings import Ending, TermOver
+from relevo_partitions.term.fence_ahead import FenceAhead
 from relevo_partitions.term.leadership import Leadership
 from relevo_partitions.term.roles import Role
 from relevo_partitions.term.takeover import Takeover
@@ -72,9 +73,23 @@ class Steward:
 
     def look(self, post: Post) -> None:
         """Look, and act on the difference."""
+        if post.leadership is None:
+            post.give_up_fence()  # of a claim that wasn't to be had
         sight = self._election.look(post.partition)
         post.saw(sight, self._now(), self._scene.live())
         self._act(post, sight)
+
+    def doomed(self, post: Post) -> None:
+        """A dead leader's claim is about to be deleted: whoever ranks first begins to fence meanwhile.
+
+        Not before ZooKeeper has shown the claim of the dead: one that was taken for dead by mistake would be
+        fenced, and without ZooKeeper it couldn't learn that it may go on.
+        """
+        sight, me = post.sight, self._settings.node
+        if sight is None or post.fence_ahead is not None or self._scene.leaving or not self._hot(post):
+            return
+        if rank(post.partition, me, {*self._rivals(post, sight), me}) == 0:
+            post.fence_ahead = FenceAhead(post.io, post.partition, self._runtime)
 
     def freed(self, post: Post) -> None:
         """A dead leader's claim was just deleted: whoever ranks first claims without another look."""
@@ -188,13 +203,16 @@ class Steward:
 
     def _plan_claim(self, post: Post, may_follow: bool) -> None:
         sight = post.sight
-        hot = post.standby is not None and post.standby.hot and post.roles.role is Role.STANDBY
-        if sight is None or sight.leader is not None or not (may_follow and hot):
+        if sight is None or sight.leader is not None or not (may_follow and self._hot(post)):
             post.claim_at = None
             return
         me = self._settings.node
         place = rank(post.partition, me, {*self._rivals(post, sight), me})
         post.claim_at = self._claim_base(post, self._now()) + place * self._settings.claim_step_s
+
+    @staticmethod
+    def _hot(post: Post) -> bool:
+        return post.standby is not None and post.standby.hot and post.roles.role is Role.STANDBY
 
     def _claim_base(self, post: Post, now: float) -> float:
         """When the candidate ranked first may claim; about the same moment on every node.
@@ -241,6 +259,7 @@ class Steward:
         takeover = takeover if takeover is not None else self._takeover(post)
         takeover.step("claim")
         standby, post.standby = post.standby, None
+        fence_ahead, post.fence_ahead = post.fence_ahead, None
         leadership = Leadership(
             post.partition,
             who=self._who,
@@ -257,6 +276,7 @@ class Steward:
             load=self._replicas.load(post),
             takeover=takeover,
             snapshots=self._replicas.leader_snapshots(post),
+            fence_ahead=fence_ahead,
         )
 
         def run() -> None:

@@ -232,7 +232,7 @@ class Supervisor:
             self._enter_session(now)
             if not self.scene.session:
                 return
-        self._deaths.act(now, self.steward.freed)
+        self._deaths.act(now, self.steward.doomed, self.steward.freed)
         for post in self.posts:
             self.steward.claim_if_due(post)
         if self._nodes_dirty:
@@ -335,6 +335,7 @@ class Supervisor:
             if post.standby is not None:
                 post.standby.await_end(max(0.0, min(1.0, (self._stop_by - self._now()) * 0.3)))
             post.roles.to(Role.STOPPED)
+            post.give_up_fence()
             post.io.keep_warm(0)
         self._zookeeper.close(max(0.5, (self._stop_by - self._now()) * 0.8))
         if self._pulse is not None:

@@ -23,6 +23,7 @@ from relevo_partitions.term.batches import Batches
 from relevo_partitions.term.course import Course
 from relevo_partitions.term.endings import Ending, Setback, TermOver
 from relevo_partitions.term.establish import Establishing
+from relevo_partitions.term.fence_ahead import FenceAhead
 from relevo_partitions.term.held_back import HeldBackWatch
 from relevo_partitions.term.leading import LeaderSnapshots, Leading
 from relevo_partitions.term.progress import Progress
@@ -63,6 +64,7 @@ class Leadership:
         load: Makes a machine from what is kept of the partition; an empty one, for the whole log, by default.
         takeover: The record of how the term came about.
         snapshots: Makes what takes snapshots while nobody stands by; None where there are to be none.
+        fence_ahead: The fence, where it is under way already. Belongs to the term.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class Leadership:
         load: Load | None = None,
         takeover: Takeover | None = None,
         snapshots: Callable[[], LeaderSnapshots | None] = lambda: None,
+        fence_ahead: FenceAhead | None = None,
     ) -> None:
         self.partition = partition
         self.progress = Progress()
@@ -96,7 +99,7 @@ class Leadership:
         self._course = Course(partition, roles, settings.call_limit_s, runtime, checkpoint)
         self._reads = ReadQueue(settings.reads_max)
         self._batches = Batches(settings.batch_max, settings.batch_bytes)
-        self._writer = TermWriter(self._course, io, who, observer)
+        self._writer = TermWriter(self._course, io, who, observer, fence_ahead)
         self._establishing = Establishing(
             self._course,
             self._writer,

@@ -11,6 +11,7 @@ from relevo_partitions.statemachine import Term, Write
 from relevo_partitions.term.barrier import make_barrier
 from relevo_partitions.term.course import Course
 from relevo_partitions.term.endings import Setback
+from relevo_partitions.term.fence_ahead import FenceAhead
 
 
 class TermWriter:
@@ -21,13 +22,22 @@ class TermWriter:
         io: Kafka.
         who: Goes into the barriers.
         observer: Hears of commits.
+        ahead: The first fence, where it is under way already; belongs to this object.
     """
 
-    def __init__(self, course: Course, io: PartitionIO, who: Term, observer: Observer) -> None:
+    def __init__(
+        self,
+        course: Course,
+        io: PartitionIO,
+        who: Term,
+        observer: Observer,
+        ahead: FenceAhead | None = None,
+    ) -> None:
         self._course = course
         self._io = io
         self._who = who
         self._observer = observer
+        self._ahead = ahead
         self._writer: Writer | None = None
         self.commits = 0
         """Transactions of this term that have committed."""
@@ -43,8 +53,10 @@ class TermWriter:
         Raises:
             KafkaUnavailable: It didn't work.
         """
+        ahead, self._ahead = self._ahead, None
         with self._course.watched("fence"):
-            self._writer = self._io.fence(lambda: self._course.is_over)
+            fence = self._io.fence if ahead is None else ahead.finish
+            self._writer = fence(lambda: self._course.is_over)
 
     def barrier(self) -> tuple[str, Write]:
         """A new barrier, with the nonce to know it by."""
@@ -86,6 +98,9 @@ class TermWriter:
 
     def drop(self) -> None:
         """Let the producer go."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.give_up()
         if self._writer is not None:
             self._writer.drop()
             self._writer = None

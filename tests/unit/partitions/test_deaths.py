@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from relevo_partitions.election.election import LeaderRecord, Sight
@@ -27,9 +28,10 @@ class ZNodes:
         self.nodes: dict[str, int] = {}
         self.seen: dict[str, int] = {}
 
-    def remove_dead(self, partition: int, record: LeaderRecord) -> bool:
+    def remove_dead(self, partition: int, record: LeaderRecord, found_it: Callable[[], None]) -> bool:
         if self.claims.get(partition) != record.czxid:
             return False
+        found_it()
         del self.claims[partition]
         return True
 
@@ -53,6 +55,7 @@ class Site:
         self.znodes = ZNodes()
         self.scene = Scene(me, tuple(NodeInfo(node, "", f"{node}-1") for node in ("a", "b", "c", "dead")))
         self.posts = [Post(number, RoleKeeper(number, lambda *_: None), io=Any) for number in range(2)]  # type: ignore[arg-type]
+        self.doomed: list[int] = []
         self.freed: list[int] = []
         self.deaths = Deaths(
             self.scene, self.posts, self.znodes, self.znodes, Observer(), STEP_S  # type: ignore[arg-type]
@@ -76,8 +79,12 @@ class Site:
         return self
 
     def act(self, now: float) -> list[int]:
-        self.freed = []
-        self.deaths.act(now, lambda post: self.freed.append(post.partition))
+        self.freed, self.doomed = [], []
+        self.deaths.act(
+            now,
+            lambda post: self.doomed.append(post.partition),
+            lambda post: self.freed.append(post.partition),
+        )
         return self.freed
 
 
@@ -87,6 +94,7 @@ FIRST, SECOND = ranking(0, ["a", "b"])
 def test_the_candidate_that_ranks_first_frees_the_partition_at_once() -> None:
     site = Site(FIRST).stands_by(0).hears()
     assert site.act(100.0) == [0]
+    assert site.doomed == [0]
     assert site.znodes.claims == {}
     assert site.posts[0].death_noticed_at == 100.0
 
@@ -117,6 +125,7 @@ def test_a_claim_made_since_is_left_alone() -> None:
     site.znodes.claims[0] = 99
     site.act(100.0)
     assert site.znodes.claims == {0: 99}
+    assert site.doomed == [], "nor may it be fenced"
 
 
 def test_a_later_process_of_the_same_node_is_left_alone() -> None:
