@@ -8,6 +8,9 @@ import pytest
 
 from relevo_engine.local.cluster import LocalCluster
 from tests.support.load import Load
+from tests.support.postgres import postgres_server_url, postgres_url
+
+__all__ = ["postgres_server_url", "postgres_url"]
 
 TYPE = "drill"
 

@@ -106,8 +106,11 @@ def test_an_abort_without_its_broker_ends(
     cluster.host("n1", checkpoint=checkpoint)
     cluster.wait_leader("n1")
     cluster.send(id="a", add=1, to=cluster.topic("missing"))
-    wait_until(lambda: "commit_unclear" in cluster.diaries["n1"].kinds(), "the abort was given up")
-    assert any("the abort failed too" in fault for _, _, fault in cluster.diaries["n1"].faults)
+    wait_until(
+        lambda: any("the abort failed too" in fault for _, _, fault in cluster.diaries["n1"].faults),
+        "the abort was given up",
+    )
+    assert "commit_unclear" in cluster.diaries["n1"].kinds()
     brokers.kafka_servers[0].restart()
     brokers.await_brokers()
     cluster.send(id="b", add=10)

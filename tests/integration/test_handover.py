@@ -97,15 +97,13 @@ def test_a_node_that_stops_hands_everything_over_before_it_leaves(cluster: Count
     with Load(cluster) as load:
         wait_until(lambda: load.sent > 50, "some load")
         assert cluster.hosts[stopping].stop(15)
-        assert all(cluster.hosts[other].views()[number].leader == other for number in led)
+        handed = [(reason, to) for _, reason, to in cluster.diaries[stopping].handed]
+        assert handed == [("leaving", other)] * len(led)
         for number in led:
             cluster.wait_leader(other, partition=number)
         seen = load.sent
         wait_until(lambda: load.sent > seen + 50, "more load")
     sum_up(cluster, [load.sent] * PARTITIONS)
-    assert [(reason, to) for _, reason, to in cluster.diaries[stopping].handed] == [("leaving", other)] * len(
-        led
-    )
     assert all(
         takeover.cause in (Cause.START, Cause.HAND_OVER) for takeover in cluster.hosts[other].takeovers()
     )

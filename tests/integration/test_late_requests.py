@@ -16,7 +16,7 @@ from relevo_partitions.kafka import writer as writing
 from relevo_partitions.kafka.connection import Connection
 from relevo_partitions.kafka.fence import ProducerPool, fence
 from relevo_partitions.kafka.writer import TransactionalWriter
-from relevo_partitions.outcomes import Aborted, Committed, Outcome
+from relevo_partitions.outcomes import Aborted, Committed, Outcome, Unclear
 from relevo_partitions.statemachine import Write
 from tests.support.brokers import unique_cluster_name
 from tests.support.counter_cluster import read_all
@@ -184,6 +184,23 @@ def test_a_request_that_comes_after_its_time_out_changes_nothing_any_more(
     assert bench.records() == {1: 80, 3: 80, 4: 80}
 
 
+def test_a_commit_that_gets_no_answer_is_unclear_and_ends_the_producer(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit goes on in the background: the producer must not begin another transaction."""
+    monkeypatch.setattr(writing, "COMMIT_TIMEOUT_S", 0.5)
+    writer = bench.writer()
+    assert isinstance(writer.commit(bench.batch(1)), Committed)
+    bench.proxy.rule = first(Api.END_TXN, Fate.HOLD)
+    held = bench.proxy.held
+    assert isinstance(writer.commit(bench.batch(2)), Unclear)
+    assert bench.proxy.held == held + 1
+    bench.proxy.release()
+    assert isinstance(writer.commit(bench.batch(3)), Unclear)
+    assert isinstance(bench.writer().commit(bench.batch(4)), Committed)
+    assert bench.records() in ({1: 80, 2: 80, 4: 80}, {1: 80, 4: 80})
+
+
 class Ledger:
     """What became of each batch, as its writer was told."""
 
@@ -231,18 +248,16 @@ def test_requests_held_and_released_at_random_tear_no_batch(
     ledger = Ledger(bench)
     bench.proxy.rule = rule
     bench.at = lambda _point: bench.proxy.release() if dice.random() < 0.1 else None
-    until = time.monotonic() + float(os.environ.get("RELEVO_TEST_LATE_REQUESTS_S", "15"))
-    number = 0
-    while time.monotonic() < until:
-        number += 1
+    batches = int(os.environ.get("RELEVO_TEST_LATE_BATCHES", "80"))
+    for number in range(1, batches + 1):
         ledger.write(number)
     bench.proxy.rule = lambda _api, _frame: Fate.PASS
     bench.proxy.release()
-    ledger.write(number + 1)
+    ledger.write(batches + 1)
     ledger.check()
     assert met.total() > 5, "hardly anything was held"
     assert len(ledger.told[Committed]) > 20, ledger.told
-    wait_until(lambda: number + 1 in bench.records(), "and the partition works on")
+    wait_until(lambda: batches + 1 in bench.records(), "and the partition works on")
 
 
 @pytest.mark.timeout(180)
@@ -265,10 +280,10 @@ def test_broken_connections_take_nothing_out_of_a_transaction(bench: Bench, wher
         bench.at = between
     else:
         bench.proxy.rule = under_way
-    for number in range(int(os.environ.get("RELEVO_TEST_TRANSACTIONS", "200"))):
+    for number in range(int(os.environ.get("RELEVO_TEST_TRANSACTIONS", "120"))):
         ledger.write(number)
     bench.proxy.rule = lambda _api, _frame: Fate.PASS
     bench.at = lambda _point: None
     ledger.write(1_000)
     ledger.check()
-    assert len(ledger.told[Committed]) >= 100, ledger.told
+    assert len(ledger.told[Committed]) >= 60, ledger.told

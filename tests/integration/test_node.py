@@ -10,6 +10,7 @@ from relevo_engine.api.client import ApiClient
 from relevo_engine.topic_admin import TopicAdmin
 from tests.support.brokers import Brokers
 from tests.support.nodes import NodeProcess, relevo
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def test_a_node_says_that_it_is_ready_in_one_line_and_ends_in_order(flags: tuple
         api = ApiClient(node.address)
         assert api.ready()
         assert [row["leader"] for row in api.get("/v1/partitions")["partitions"]] == ["a", "a"]
-        assert "UNSAFE TOPIC" in node.err
+        wait_until(lambda: "UNSAFE TOPIC" in node.err, "it warns of unsafe topics")
         node.signal(signal.SIGTERM)
         assert node.await_exit() == 0
         assert "Traceback" not in node.err
@@ -93,4 +94,4 @@ def test_a_port_that_is_taken_is_told(flags: tuple[str, ...]) -> None:
 def test_a_misspelt_variable_is_warned_of(flags: tuple[str, ...]) -> None:
     with NodeProcess("--node-id", "a", *flags, RELEVO_WINDWO="3") as node:
         node.await_ready()
-        assert "RELEVO_WINDWO; did you mean RELEVO_WINDOW?" in node.err
+        wait_until(lambda: "RELEVO_WINDWO; did you mean RELEVO_WINDOW?" in node.err, "it warns of the name")

@@ -26,14 +26,14 @@ def test_no_transaction_is_open_while_a_leader_replays(
     """The broker would abort it and shut the new leader out; until then, nobody could read what it wrote."""
     monkeypatch.setattr(writing, "TRANSACTION_TIMEOUT_S", TRANSACTION_S)
     monkeypatch.setattr(writing, "DELIVERY_TIMEOUT_S", 0.9 * TRANSACTION_S)
-    slow, replaying = threading.Event(), threading.Event()
+    slow, replaying, gate = threading.Event(), threading.Event(), threading.Event()
 
     class Slow(CounterMachine):
         def replay(self, records: Sequence[Incoming]) -> None:
             if slow.is_set():
-                replaying.set()
-                time.sleep(3 * TRANSACTION_S)
                 slow.clear()
+                replaying.set()
+                assert gate.wait(60)
             super().replay(records)
 
     with counter_cluster(brokers, cluster_name) as cluster:
@@ -48,8 +48,10 @@ def test_no_transaction_is_open_while_a_leader_replays(
         barriers = sum(map(is_barrier, cluster.log()))
         cluster.send(id="after", add=1)
         assert replaying.wait(30)
+        began = time.monotonic()
         wait_until(lambda: sum(map(is_barrier, cluster.log())) > barriers, "its barrier can be read at once")
-        assert slow.is_set(), "it didn't replay any more"
+        time.sleep(max(0.0, began + 3 * TRANSACTION_S - time.monotonic()))  # the replay's duration is tested
+        gate.set()
         cluster.wait_total(501, timeout_s=60)
         assert cluster.diaries["n1"].kinds() == {"fenced"}
         assert len([fault for fault in cluster.diaries["n1"].faults if fault[1] == "fenced"]) == 1

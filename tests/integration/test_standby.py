@@ -141,18 +141,21 @@ def test_only_a_standby_that_has_caught_up_is_a_candidate(cluster: CounterCluste
     """One that claimed while it loads would keep the partition waiting."""
     cluster.host("n1")
     cluster.wait_leader("n1")
-    gate = threading.Event()
+    gate, loads = threading.Event(), threading.Event()
 
     class Slow(CounterMachine):
         def replay(self, records: Any) -> None:
+            loads.set()
             assert gate.wait(60)
             super().replay(records)
 
     host = cluster.host("n2", machine=lambda number: Slow(number, cluster.name))
+    wait_until(loads.is_set, "it loads")
     cluster.send(id="a", add=1)
     cluster.wait_total(1)
+    wait_until(lambda: host.leader_of(0), "it has seen what stands in ZooKeeper")
     assert cluster.role("n2") == Role.FOLLOWING
-    assert host.views()[0].candidates == ()
+    assert all(each.views()[0].candidates == () for each in cluster.hosts.values())
     gate.set()
     wait_candidates(cluster, "n2")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import pairwise
 
@@ -57,11 +57,17 @@ def test_leadership_and_state_move_to_the_next_node(cluster: CounterCluster) -> 
     cluster.wait_total(11)
     assert elected(cluster) == [("n1", 1), ("n2", 2)]
     assert cluster.check_log().total == 11
-    leader = cluster.hosts["n2"].leader_of(0)
-    assert leader is not None
-    assert (leader.node, leader.address) == ("n2", "n2.example:1")
-    view = cluster.hosts["n2"].views()[0]
-    assert (view.role, view.leader, view.epoch, view.position, view.lag) == ("LEADING", "n2", 2, 2, 0)
+    wait_until(
+        lambda: (leader := cluster.hosts["n2"].leader_of(0)) and leader.address == "n2.example:1",
+        "it names itself",
+    )
+
+    def told() -> bool:
+        view = cluster.hosts["n2"].views()[0]
+        seen = (view.role, view.leader, view.epoch, view.position, view.lag)
+        return seen == ("LEADING", "n2", 2, 2, 0)
+
+    wait_until(told, "its view says how far it has come")
 
 
 def test_a_read_of_a_node_that_does_not_lead_names_the_leader(cluster: CounterCluster) -> None:
@@ -84,10 +90,21 @@ def test_a_cut_off_leader_works_on_until_its_successors_fence_and_never_fences_b
     cluster.wait_total(1)
     proxy.cut()
     sent = 0
-    until = time.monotonic() + 5 * SESSION_TIMEOUT_S
-    while time.monotonic() < until:
-        sent += 1
-        cluster.send(id=f"cut {sent}", add=1)
+
+    def works_until(fact: Callable[[], object], what: str) -> None:
+        def sends_on() -> object:
+            nonlocal sent
+            sent += 1
+            cluster.send(id=f"cut {sent}", add=1)
+            return fact()
+
+        wait_until(sends_on, what)
+
+    works_until(lambda: cluster.role("n2") == Role.LEADING, "n2 leads")
+    works_until(lambda: "term_fenced" in cluster.diaries["n1"].kinds(), "n1 has heard of it")
+    works_until(lambda: cluster.role("n1") in (Role.STANDBY, Role.OUT), "n1 leads no longer")
+    behind = sent + 100
+    works_until(lambda: sent >= behind, "commands for both to claim")
     cluster.wait_leader("n2")
     cluster.wait_total(1 + sent)
     assert cluster.role("n1") in (Role.STANDBY, Role.OUT)
@@ -98,7 +115,7 @@ def test_a_cut_off_leader_works_on_until_its_successors_fence_and_never_fences_b
     assert gap_ms < 3000, f"nobody worked for {gap_ms} ms"
     with pytest.raises(NotLeader):
         cluster.total("n1")
-    assert {"fenced", "term_fenced"} <= cluster.diaries["n1"].kinds()
+    assert "fenced" in cluster.diaries["n1"].kinds()
     proxy.heal()
     wait_until(lambda: cluster.diaries["n1"].path(0)[-1] == Role.STANDBY, "n1 stands by again")
     cluster.hosts["n2"].stop(10)
@@ -190,9 +207,10 @@ def test_an_unsound_log_is_not_led_and_harms_no_other_partition(brokers: Brokers
         cluster.send(1, id="b", add=1)
         cluster.wait_total(2, partition=1)
         wait_until(lambda: cluster.role("n2") == Role.DAMAGED, "partition 0 is refused")
-        fault = cluster.hosts["n2"].views()[0].fault
-        assert fault is not None
-        assert "Kafka holds records from 3 on" in fault
+        wait_until(
+            lambda: "Kafka holds records from 3 on" in str(cluster.hosts["n2"].views()[0].fault),
+            "its view says why",
+        )
         # It may look again now and then, and claims the partition for as long as that takes.
         wait_until(lambda: cluster.hosts["n2"].leader_of(0) is None, "nobody holds partition 0")
 
@@ -205,7 +223,12 @@ def test_commands_that_were_trimmed_unread_are_noticed(cluster: CounterCluster) 
     cluster.admin.delete_records([head])[head].result(30)
     cluster.host("n1")
     wait_until(lambda: cluster.role("n1") == Role.DAMAGED, "refused to lead")
-    assert "offset 0 was due, but Kafka holds records from 2 on" in str(cluster.hosts["n1"].views()[0].fault)
+    wait_until(
+        lambda: (
+            "offset 0 was due, but Kafka holds records from 2 on" in str(cluster.hosts["n1"].views()[0].fault)
+        ),
+        "its view says why",
+    )
     assert cluster.events() == []
 
 
@@ -213,7 +236,10 @@ def test_a_missing_log_is_named(cluster: CounterCluster) -> None:
     cluster.admin.delete_topics([cluster.topic("log")])[cluster.topic("log")].result(30)
     cluster.host("n1")
     wait_until(lambda: cluster.role("n1") == Role.DAMAGED, "refused to lead")
-    assert f"{cluster.topic('log')} [0] doesn't exist" in str(cluster.hosts["n1"].views()[0].fault)
+    wait_until(
+        lambda: f"{cluster.topic('log')} [0] doesn't exist" in str(cluster.hosts["n1"].views()[0].fault),
+        "its view says why",
+    )
 
 
 def test_a_machine_that_raises_stops_its_partition_only(brokers: Brokers, cluster_name: str) -> None:
@@ -248,7 +274,7 @@ def test_a_znode_of_an_earlier_term_in_a_live_session_is_removed(cluster: Counte
     cluster.wait_leader("n1", "n2")
     if what == "leader":
         assert "leftover" in cluster.diaries["n1"].kinds()
-    assert cluster.diaries["n1"].leaderless_now == 0
+    wait_until(lambda: cluster.diaries["n1"].leaderless_now == 0, "n1 sees that it is led")
 
 
 @pytest.mark.parametrize("role", ["leader", "standby"])
@@ -305,13 +331,17 @@ def test_each_partition_has_exactly_one_leader_after_a_storm_of_lost_connections
         for partition in range(partitions):
             cluster.wait_leader(partition=partition)
             cluster.wait_total(7, partition)
-        leaders = {partition: cluster.leaders(partition) for partition in range(partitions)}
-        assert all(len(found) == 1 for found in leaders.values()), leaders
+
+        def agreed(partition: int) -> bool:
+            said = {leader.node for host in cluster.hosts.values() if (leader := host.leader_of(partition))}
+            return said == set(cluster.leaders(partition)) and len(said) == 1
+
+        wait_until(lambda: all(map(agreed, range(partitions))), "each has one leader, as every node sees it")
         for partition in range(partitions):
             assert cluster.check_log(partition).total == 7
-            znode_says = {str(host.leader_of(partition)) for host in cluster.hosts.values()}
-            assert len(znode_says) == 1
-        assert {diary.leaderless_now for diary in cluster.diaries.values()} == {0}
+        wait_until(
+            lambda: {diary.leaderless_now for diary in cluster.diaries.values()} == {0}, "nobody misses one"
+        )
 
 
 def test_a_host_without_zookeeper_says_so(cluster: CounterCluster) -> None:
@@ -325,9 +355,10 @@ def test_a_host_without_kafka_says_so_and_goes_on_when_it_comes(cluster: Counter
     wait_until(
         lambda: "standby_kafka_unavailable" in cluster.diaries["n1"].kinds(), "it can't follow", timeout_s=40
     )
-    fault = cluster.hosts["n1"].views()[0].fault
-    assert fault is not None
-    assert "Kafka isn't reachable at 127.0.0.1:9" in fault
+    wait_until(
+        lambda: "Kafka isn't reachable at 127.0.0.1:9" in str(cluster.hosts["n1"].views()[0].fault),
+        "its view says why",
+    )
     cluster.host("n2")
     cluster.wait_leader("n2", timeout_s=60)
 

@@ -226,7 +226,7 @@ def test_a_handler_that_hangs_costs_a_slot_and_nothing_else(
         for job in good:
             assert client.await_result(job).value == job.key
         wait_until(lambda: "JobTimedOut" in kinds_of(engine, "hangs"), "its lease has run out")
-        assert app.stats.lost == 1
+        wait_until(lambda: app.stats.lost == 1, "its worker knows that")
     finally:
         release.set()
         app.stop()

@@ -16,7 +16,7 @@ from relevo_partitions.errors import UsedAfterFork
 from relevo_partitions.kafka.connection import Connection, Faults, QuietLog
 from relevo_partitions.kafka.fence import ProducerPool, fence
 from relevo_partitions.kafka.writer import TransactionalWriter, producer_settings
-from relevo_partitions.outcomes import Aborted, Committed, Fenced, Unclear
+from relevo_partitions.outcomes import Aborted, Committed, Fenced
 from relevo_partitions.statemachine import Write
 from tests.support.brokers import Brokers
 from tests.support.counter_cluster import read_all
@@ -118,19 +118,6 @@ def test_a_full_client_queue_is_waited_for(bench: Bench) -> None:
     values = [b"%d" % index for index in range(1000)]
     assert isinstance(writer.commit([Write(bench.log, 0, b"", value) for value in values]), Committed)
     assert bench.committed(bench.log) == values
-
-
-def test_a_commit_that_gets_no_answer_is_unclear_and_ends_the_producer(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The commit goes on in the background: the producer must not begin another transaction."""
-    monkeypatch.setattr("relevo_partitions.kafka.writer.COMMIT_TIMEOUT_S", 0.0001)
-    writer = bench.writer()
-    assert isinstance(writer.commit([Write(bench.log, 0, b"", b"x")]), Unclear)
-    assert isinstance(writer.commit([Write(bench.log, 0, b"", b"y")]), Unclear)
-    monkeypatch.undo()
-    assert isinstance(bench.writer().commit([Write(bench.log, 0, b"", b"z")]), Committed)
-    assert bench.committed(bench.log) in ([b"x", b"z"], [b"z"])
 
 
 @pytest.mark.parametrize("point", ["begin", "commit"])

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, Self
 
 from relevo_engine.local.brokers import LocalBrokers
 
@@ -80,6 +82,44 @@ class SharedBrokers:
 
 
 SHARED = SharedBrokers()
+
+
+class SpareBrokers:
+    """One broker and one ZooKeeper for tests that hurt them, one test at a time: started once, and mended.
+
+    A start takes longer than most of these tests. They are whole again before the next test gets them, or the
+    test that hurt them fails.
+    """
+
+    def __init__(self) -> None:
+        self._brokers: LocalBrokers | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._brokers is not None:
+            self._brokers.stop()
+
+    @contextmanager
+    def lent(self) -> Iterator[LocalBrokers]:
+        """The brokers, for one test."""
+        if self._brokers is None:
+            brokers = LocalBrokers()
+            brokers.start()
+            self._brokers = brokers
+        try:
+            yield self._brokers
+        finally:
+            for server in self._brokers.servers:
+                if server.running:
+                    server.thaw()
+                    server.await_ready()
+                else:
+                    server.start()
+            self._brokers.await_brokers()
 
 
 def unique_cluster_name(test: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ import relevo
 from relevo.dedup.store import Answer, Claim, Finish
 from relevo.gate import Gate
 
+FORMS = ("plain", "coroutine")
+"""Of a handler. A worker process runs a job with each, and dies when both have come to the step."""
 STORES = ("memory", "redis", "sql", "sql, transaction")
 STEPS = (
     "before claim",
@@ -44,6 +47,11 @@ _ROWS = {
     "before commit": "6. after the completion, before its offset",
     "after commit": "7. after its offset was committed",
 }
+
+
+_TOGETHER_S = 60.0
+_ALONE = 3
+"""How a process ends in which one job came to the step and the other did not."""
 
 
 @dataclass(frozen=True)
@@ -99,17 +107,19 @@ def count_effects(kind: str, places: Places, cluster: str, key: str) -> int:
 
 
 def handler_for(
-    kind: str, places: Places, cluster: str, at: Callable[[str], None] = lambda step: None
+    kind: str, form: str, places: Places, cluster: str, at: Callable[[str], None] = lambda step: None
 ) -> Callable[[relevo.Job], Any]:
     """A handler whose result says which run it was.
 
     Args:
         kind: The store's kind.
+        form: One of `FORMS`.
         places: Where effects happen.
         cluster: The cluster's name.
-        at: Called at the steps inside of the handler.
+        at: Called at the steps inside of the handler; may block, though it be in a coroutine.
     """
     client = redis.Redis.from_url(places.redis)
+    count_them = "SELECT count(*) FROM effects WHERE key = %s"
 
     def with_mark(job: relevo.Job) -> dict[str, int]:
         at("after start")
@@ -120,12 +130,26 @@ def handler_for(
         at("after start")
         with job.transaction() as connection:
             connection.execute("INSERT INTO effects VALUES (%s)", (job.key,))
-            count = connection.execute("SELECT count(*) FROM effects WHERE key = %s", (job.key,)).fetchone()
+            count = connection.execute(count_them, (job.key,)).fetchone()
             at("after effect")
             job.done({"run": count[0]})
         at("after done")
 
-    return in_transaction if kind == "sql, transaction" else with_mark
+    async def coroutine_with_mark(job: relevo.Job) -> dict[str, int]:
+        return with_mark(job)
+
+    async def coroutine_in_transaction(job: relevo.Job) -> None:
+        at("after start")
+        async with job.transaction() as connection:
+            await connection.execute("INSERT INTO effects VALUES (%s)", (job.key,))
+            count = await (await connection.execute(count_them, (job.key,))).fetchone()
+            at("after effect")
+            job.done({"run": count[0]})
+        at("after done")
+
+    if kind == "sql, transaction":
+        return coroutine_in_transaction if form == "coroutine" else in_transaction
+    return coroutine_with_mark if form == "coroutine" else with_mark
 
 
 def die() -> None:
@@ -133,30 +157,40 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def arm(app: relevo.WorkerApp, store: relevo.DedupStore, step: str) -> Callable[[str], None]:
-    """Make a worker kill its process at a step of the first job it meets; returns a handler's ``at``."""
+def arm(app: relevo.WorkerApp, store: relevo.DedupStore, step: str, jobs: int) -> Callable[[str], None]:
+    """Make a worker kill its process when each of so many jobs has come to a step; a handler's ``at``.
+
+    Each job is of a type of its own, and so has a thread that may wait for the others.
+    """
     claim, done, acknowledged = store.claim, store.done, Gate._acknowledged
+    there = threading.Barrier(jobs, action=die, timeout=_TOGETHER_S)
+
+    def die_together() -> None:
+        try:
+            there.wait()
+        except threading.BrokenBarrierError:
+            os._exit(_ALONE)
 
     def dying_claim(claims: Sequence[Claim]) -> list[Answer]:
         if step == "before claim":
-            die()
+            die_together()
         answers = claim(claims)
         if step == "after claim":
-            die()
+            die_together()
         return answers
 
     def dying_done(finishes: Sequence[Finish]) -> list[Answer]:
         if step == "after effect":
-            die()
+            die_together()
         answers = done(finishes)
         if step == "after done":
-            die()
+            die_together()
         return answers
 
     def dying_acknowledged(*args: Any) -> None:
         # All acknowledgements are in; nothing has been committed yet.
         if step == "before commit":
-            die()
+            die_together()
         acknowledged(*args)
 
     def at(now: str) -> None:
@@ -164,7 +198,7 @@ def arm(app: relevo.WorkerApp, store: relevo.DedupStore, step: str) -> Callable[
             return
         while now == "after start" and not all(item.reported for item in app._workers.running):
             time.sleep(0.01)
-        die()
+        die_together()
 
     store.claim, store.done = dying_claim, dying_done  # type: ignore[method-assign]
     Gate._acknowledged = dying_acknowledged  # type: ignore[assignment, method-assign]

@@ -11,14 +11,14 @@ import pytest
 
 from relevo_engine.local.brokers import LocalBrokers
 from tests.support import redis
-from tests.support.brokers import SHARED, Brokers, forget_cluster, unique_cluster_name
+from tests.support.brokers import SHARED, Brokers, SpareBrokers, forget_cluster, unique_cluster_name
 
 
 class StartBrokers(Protocol):
-    """Starts brokers that the test has for itself."""
+    """Gives brokers that the test has for itself, and may hurt."""
 
     def __call__(self, brokers: int = 1, zookeepers: int = 1, home: Path | None = None) -> LocalBrokers:
-        """Returns when they serve clients; they end with the test."""
+        """Returns when they serve clients. Names of topics and clusters have to be the test's own."""
 
 
 @pytest.fixture(scope="session")
@@ -28,12 +28,21 @@ def brokers() -> Iterator[Brokers]:
         yield shared
 
 
+@pytest.fixture(scope="session")
+def spare_brokers() -> Iterator[SpareBrokers]:
+    """See `SpareBrokers`."""
+    with SpareBrokers() as spare:
+        yield spare
+
+
 @pytest.fixture
-def own_brokers() -> Iterator[StartBrokers]:
-    """For tests that kill, freeze or restart brokers: call it to start some."""
+def own_brokers(spare_brokers: SpareBrokers) -> Iterator[StartBrokers]:
+    """For tests that kill, freeze or restart brokers: call it for some."""
     with ExitStack() as started:
 
         def start(brokers: int = 1, zookeepers: int = 1, home: Path | None = None) -> LocalBrokers:
+            if brokers == 1 and zookeepers <= 1 and home is None:
+                return started.enter_context(spare_brokers.lent())
             return started.enter_context(LocalBrokers(brokers, zookeepers, home))
 
         yield start

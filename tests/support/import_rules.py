@@ -27,6 +27,7 @@ LIGHT = frozenset({"click", "confluent_kafka", "fastavro", "orjson"})
 EXTRAS = {
     "aiohttp": "engine",
     "kazoo": "engine",
+    "opentelemetry": "otel",
     "prometheus_client": "engine",
     "psycopg": "sql",
     "psycopg_pool": "sql",

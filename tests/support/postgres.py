@@ -9,7 +9,7 @@ import signal
 import subprocess
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -99,8 +99,11 @@ def address(port: int, database: str = "postgres") -> str:
 
 
 @contextmanager
-def own_postgres_server() -> Iterator[Postgres]:
+def own_postgres_server(settings: Mapping[str, str] | None = None) -> Iterator[Postgres]:
     """Starts an empty PostgreSQL and ends it.
+
+    Args:
+        settings: More settings, over those of a test server: one that is measured keeps what it commits.
 
     Raises:
         LookupError: Its programs are not there; the message says what to install.
@@ -109,7 +112,7 @@ def own_postgres_server() -> Iterator[Postgres]:
     programs = _programs()
     with tempfile.TemporaryDirectory(prefix="relevo-postgres-", ignore_cleanup_errors=True) as folder:
         data = _init(programs, Path(folder))
-        server = Postgres(_started(programs, Path(folder), data))
+        server = Postgres(_started(programs, Path(folder), data, {**_SETTINGS, **(settings or {})}))
         try:
             yield server
         finally:
@@ -170,9 +173,9 @@ def _init(programs: Path, folder: Path) -> Path:
     return data
 
 
-def _started(programs: Path, folder: Path, data: Path) -> Server:
+def _started(programs: Path, folder: Path, data: Path, settings: Mapping[str, str]) -> Server:
     for attempt in range(1, _PORT_ATTEMPTS + 1):
-        server = Server(_spec(programs, folder, data, free_ports(1)[0]))
+        server = Server(_spec(programs, folder, data, free_ports(1)[0], settings))
         try:
             server.start(timeout_s=60)
         except ServerError as error:
@@ -183,9 +186,9 @@ def _started(programs: Path, folder: Path, data: Path) -> Server:
     raise AssertionError("the last attempt returns or raises")
 
 
-def _spec(programs: Path, folder: Path, data: Path, port: int) -> ServerSpec:
+def _spec(programs: Path, folder: Path, data: Path, port: int, settings: Mapping[str, str]) -> ServerSpec:
     command = [*_unprivileged(), str(programs / "postgres"), "-D", str(data), "-p", str(port)]
-    for name, value in _SETTINGS.items():
+    for name, value in settings.items():
         command += ["-c", f"{name}={value}"]
     return ServerSpec("postgres-1", 1, tuple(command), folder, port, lambda: answers(port))
 

@@ -18,7 +18,7 @@ import redis
 
 import relevo
 from tests.support import crash_matrix
-from tests.support.crash_matrix import Places, die
+from tests.support.crash_matrix import FORMS, Places, die
 
 DIES_AFTER_S: Final = 0.5
 """How long a handler that kills its process takes until it does."""
@@ -31,7 +31,7 @@ class Orders:
     Attributes:
         kafka: Bootstrap servers.
         cluster: The cluster's name.
-        type: The job type.
+        type: The job type; where it dies at a step, the beginning of the names of its types: see `type_of`.
         redis: Where effects are counted, and claims kept.
         die: The step at which it kills itself for the first job it meets, of `crash_matrix.STEPS`; empty:
             never.
@@ -61,6 +61,11 @@ def spawn(orders: Orders) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-m", __name__, json.dumps(asdict(orders))])
 
 
+def type_of(cell: str, form: str) -> str:
+    """The job type whose handler has this form, in a cell of the crash matrix."""
+    return f"{cell}-{form}"
+
+
 def effects(client: redis.Redis, cluster: str, key: str) -> int:
     """How often the effect of a job has happened."""
     return int(client.get(f"effects:{cluster}:{key}") or 0)
@@ -77,8 +82,10 @@ def main(orders: Orders) -> None:
     store = crash_matrix.make_store(orders.store, places)
     app = relevo.WorkerApp(orders.kafka, orders.cluster, dedup=store, **orders.options)
     if orders.die:
-        at = crash_matrix.arm(app, store, orders.die)
-        app.job(orders.type)(crash_matrix.handler_for(orders.store, places, orders.cluster, at))
+        at = crash_matrix.arm(app, store, orders.die, len(FORMS))
+        for form in FORMS:
+            handler = crash_matrix.handler_for(orders.store, form, places, orders.cluster, at)
+            app.job(type_of(orders.type, form))(handler)
         threading.Thread(target=_die_after_commit, args=(app, orders.die), daemon=True).start()
     else:
         app.job(orders.type, concurrency=orders.concurrency)(_handler(orders))
@@ -87,7 +94,8 @@ def main(orders: Orders) -> None:
 
 def _die_after_commit(app: relevo.WorkerApp, step: str) -> None:
     while step == "after commit":
-        if app.stats.commits:
+        # None is there before the app runs.
+        if [bool(stats.commits) for stats in app.stats_by_type.values()] == [True] * len(FORMS):
             die()
         time.sleep(0.01)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,11 +11,12 @@ from types import TracebackType
 from typing import Self
 
 from relevo_engine.local.errors import LocalError, ServerError, StartCancelledError
+from relevo_engine.local.formatting import format_data, new_id
 from relevo_engine.local.home import Home, open_home
 from relevo_engine.local.install import ensure_installed
 from relevo_engine.local.java import find_java
 from relevo_engine.local.kafka import PORTS_EACH as KAFKA_PORTS
-from relevo_engine.local.kafka import KafkaPlace, KafkaTools, admin, brokers_alive, format_data, kafka_spec
+from relevo_engine.local.kafka import KafkaPlace, KafkaTools, admin, brokers_alive, kafka_spec
 from relevo_engine.local.ports import LOOPBACK, free_ports, is_free, with_usual
 from relevo_engine.local.server import READY_TIMEOUT_S, Server
 from relevo_engine.local.warmup import warm_coordinators
@@ -303,9 +302,7 @@ def _agree(
             f"{home.path} holds {known.get('brokers')} broker(s) and {known.get('zookeepers')} ZooKeeper"
             f" server(s), not {brokers} and {zookeepers}; use another folder, or remove that one"
         )
-    cluster_id = str(
-        known.get("cluster_id") or base64.urlsafe_b64encode(b"\x01" + secrets.token_bytes(15)).decode()[:22]
-    )
+    cluster_id = str(known.get("cluster_id") or new_id())
     ports = known.get("ports")
     usable = (
         isinstance(ports, list)

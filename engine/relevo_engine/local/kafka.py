@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from relevo_engine.local.errors import LocalError
 from relevo_engine.local.ports import LOOPBACK, accepts
 from relevo_engine.local.server import ServerSpec
 
@@ -18,7 +16,6 @@ if TYPE_CHECKING:
 
 PORTS_EACH = 2
 COORDINATOR_PARTITIONS = 4
-_FORMAT_TIMEOUT_S = 120.0
 
 quiet = logging.getLogger("relevo.local.kafka")
 quiet.addHandler(logging.NullHandler())
@@ -76,9 +73,10 @@ def kafka_spec(
     """
     place.folder.mkdir(parents=True, exist_ok=True)
     settings = server_properties(place, cluster)
-    _config(place).write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    config_path(place).write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
     command = (
         tools.java,
+        *_archive_options(tools.libraries),
         *(("-Xmx256m", "-XX:TieredStopAtLevel=1") if throw_away else ("-Xmx512m",)),
         "-XX:+UseSerialGC",
         "-XX:-UsePerfData",
@@ -88,44 +86,22 @@ def kafka_spec(
         "-cp",
         f"{tools.libraries}/*",
         "kafka.Kafka",
-        str(_config(place)),
+        str(config_path(place)),
     )
     return ServerSpec(place.name, place.number, command, place.folder, place.client_port, Readiness(place))
 
 
-def format_data(place: KafkaPlace, cluster_id: str, tools: KafkaTools) -> None:
-    """Prepares a broker's data folder with Kafka's own tool; one that is prepared already is left alone.
+def class_archive(libraries: Path) -> Path:
+    """Where the record of a broker's classes is, if there is one: see `relevo_engine.local.classes`."""
+    return libraries.with_name(f"{libraries.name}.jsa")
 
-    Args:
-        place: The broker, whose settings are written already.
-        cluster_id: 16 random bytes in URL-safe base64 without padding, the same for all brokers of a cluster.
-        tools: What to run the tool with.
 
-    Raises:
-        LocalError: The tool failed.
-    """
-    if (place.folder / "data" / "meta.properties").exists():
-        return
-    options = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
-    options += [f"-Dlog4j2.configurationFile={tools.logging_config.as_uri()}", "-cp", f"{tools.libraries}/*"]
-    tool = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(_config(place))]
-    try:
-        done = subprocess.run(
-            [tools.java, *options, *tool],
-            capture_output=True,
-            text=True,
-            timeout=_FORMAT_TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise LocalError(
-            f"{place.name}: Kafka's storage tool took longer than {_FORMAT_TIMEOUT_S:g} s"
-        ) from error
-    if done.returncode != 0:
-        said = "\n".join((done.stdout + done.stderr).strip().splitlines()[-15:])
-        raise LocalError(
-            f"{place.name}: Kafka's storage tool could not prepare {place.folder / 'data'}:\n{said}"
-        )
+def _archive_options(libraries: Path) -> tuple[str, ...]:
+    archive = class_archive(libraries)
+    if not archive.is_file():
+        return ()
+    # Of no use to another Java than the one that wrote it, which is no reason to complain in the log.
+    return (f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 
 
 def server_properties(place: KafkaPlace, cluster: Sequence[KafkaPlace]) -> dict[str, object]:
@@ -164,6 +140,11 @@ def server_properties(place: KafkaPlace, cluster: Sequence[KafkaPlace]) -> dict[
         "share.coordinator.state.topic.num.partitions": COORDINATOR_PARTITIONS,
         "group.initial.rebalance.delay.ms": 0,
         "group.min.session.timeout.ms": 1_000,
+        # With the newer protocol members can't ask for it: a dead one is noticed after 6 s, not 45.
+        "group.consumer.min.session.timeout.ms": 1_000,
+        "group.consumer.session.timeout.ms": 6_000,
+        "group.consumer.min.heartbeat.interval.ms": 200,
+        "group.consumer.heartbeat.interval.ms": 1_000,
         # A broker that dies is replaced after two seconds, not nine.
         "broker.session.timeout.ms": 2_000,
         "broker.heartbeat.interval.ms": 400,
@@ -224,5 +205,6 @@ def brokers_alive(client: AdminClient, timeout_s: float = 2.0) -> set[int]:
         return set()
 
 
-def _config(place: KafkaPlace) -> Path:
+def config_path(place: KafkaPlace) -> Path:
+    """Where a broker's settings are."""
     return place.folder / "server.properties"

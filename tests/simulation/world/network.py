@@ -61,7 +61,10 @@ class Network:
 
     def link(self, process: str, server: str) -> Link:
         """The link of a process of that name, whichever incarnation."""
-        return self._links.setdefault((process, server), Link())
+        link = self._links.get((process, server))
+        if link is None:
+            link = self._links[process, server] = Link()
+        return link
 
     def cut(self, process: str, server: str) -> None:
         """Nothing passes from now on."""
