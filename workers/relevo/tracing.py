@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -34,6 +35,7 @@ PARENT: Final = "traceparent"
 STATE: Final = "tracestate"
 _VALUE_MAX: Final = 512
 """Longest header that is looked at, in characters; the standard asks for no more."""
+_LOOK_S: Final = 1.0
 
 
 class _Api(NamedTuple):
@@ -143,6 +145,8 @@ class Tracer:
     def __init__(self, api: _Api, job_type: str, group: str) -> None:
         self._api = api
         self._name = f"process {job_type}"
+        self._look_at = float("-inf")
+        self._unrecorded = False
         self._fixed = {
             "messaging.system": "relevo",
             "messaging.operation.name": "process",
@@ -155,6 +159,8 @@ class Tracer:
         """Open it, as the current one; None: it can't be."""
         try:
             api = self._api
+            if PARENT not in job.headers and self._nobody_records():
+                return None
             headers = {
                 name: value
                 for name in (PARENT, STATE)
@@ -177,6 +183,20 @@ class Tracer:
         except Exception as error:
             _log.debug("no span for %r: %s", job, error)
             return None
+
+    def _nobody_records(self) -> bool:
+        """Whether the application has set up no provider, so that no span would be kept: most workers.
+
+        Asking costs as much as half a job does; a provider that is set later is found within `_LOOK_S`.
+        """
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._look_at = now + _LOOK_S
+            trace = self._api.trace
+            self._unrecorded = isinstance(self._api.tracer, trace.ProxyTracer) and isinstance(
+                trace.get_tracer_provider(), trace.ProxyTracerProvider
+            )
+        return self._unrecorded
 
 
 def tracer_for(job_type: str, group: str, tracing: bool | None) -> Tracer | None:

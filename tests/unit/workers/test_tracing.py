@@ -21,11 +21,13 @@ from relevo import tracing
 from relevo.bulk import Bulk
 from relevo.core import Core
 from relevo.errors import ConfigurationError
+from relevo.outcomes import Completed
 from relevo.requests import HEADERS_BYTES_MAX, HEADERS_MAX, NewJob
 from relevo.testing import Engine, KeptDedupStore
 from relevo.tracing import TraceHeaders
 from relevo_schemas.codec import decode
 from relevo_schemas.commands import CreateJob
+from tests.unit.workers.fakes import activation
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 SECRET = "hunter2"
@@ -186,6 +188,31 @@ async def test_an_attempt_is_a_child_of_what_created_the_job(spans: InMemorySpan
         "relevo.job.attempt": 1,
         "relevo.job.outcome": "done",
     }
+
+
+def a_job(**headers: str) -> relevo.Job:
+    return relevo.Job(activation("k", headers=headers))
+
+
+def test_where_nobody_records_a_job_without_a_trace_gets_no_span_until_somebody_does(
+    provider: TracerProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that never set OpenTelemetry up must not pay for it with every job."""
+    proxy = trace.ProxyTracerProvider()
+    api = tracing._Api(trace, context, TraceContextTextMapPropagator(), proxy.get_tracer("relevo"))
+    monkeypatch.setattr(tracing, "_installed", lambda: api)
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: proxy)
+    monkeypatch.setattr(tracing, "_LOOK_S", 0.0)
+    tracer = tracing.tracer_for("mail", "group", None)
+    assert tracer is not None
+    assert tracer.begin(a_job()) is None
+    carried = tracer.begin(a_job(traceparent=PARENT))
+    assert carried is not None, "what the handler calls goes on with its creator's trace"
+    carried.end(Completed(b"null"), None)
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    late = tracer.begin(a_job())
+    assert late is not None
+    late.end(Completed(b"null"), None)
 
 
 async def test_every_attempt_has_a_span_of_its_own_and_a_failed_one_says_so(
