@@ -229,7 +229,10 @@ class PartitionMachine:
     def _handover_writes(self, handover: Handover) -> list[Write]:
         event = handover.event
         key = event.key.encode()
-        fields = (self._partition, event.epoch, event.at, event.attempt, handover.retries, handover.expiries)
+        fields = (
+            self._partition, event.epoch, event.at, event.attempt, handover.retries, handover.expiries,
+            handover.checkpoint,
+        )  # fmt: skip
         value = self._codec.encode_carrying(Activation, fields, handover.body)
         return [
             _write((self._log_topic, self._partition, key, self._codec.encode(event))),

@@ -12,7 +12,7 @@ from relevo_engine.machine import PartitionMachine
 
 LIMIT_MAX: Final = 1_000
 """Most jobs that one answer lists."""
-_VARIABLES_SHOWN_MAX: Final = 200_000
+_SHOWN_BYTES_MAX: Final = 200_000
 
 
 def find_job(machine: PartitionMachine, key: str) -> dict[str, Any] | None:
@@ -20,8 +20,12 @@ def find_job(machine: PartitionMachine, key: str) -> dict[str, Any] | None:
     view = machine.view(key)
     if view is None:
         return None
-    variables = view.pop("variables", None)
-    return {**_compact(view), **(_variables(variables) if variables is not None else {})}
+    found = _compact(view)
+    for name in ("checkpoint", "variables"):
+        data = found.pop(name, None)
+        if data is not None:
+            found |= _as_json(name, data)
+    return found
 
 
 def list_jobs(
@@ -62,11 +66,11 @@ def _without_zeros(counts: dict[str, int]) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
-def _variables(data: bytes) -> dict[str, Any]:
+def _as_json(name: str, data: bytes) -> dict[str, Any]:
     """As JSON where they are, which the engine never made sure of; as text otherwise."""
-    if len(data) > _VARIABLES_SHOWN_MAX:
-        return {"variables_bytes": len(data)}
+    if len(data) > _SHOWN_BYTES_MAX:
+        return {f"{name}_bytes": len(data)}
     try:
-        return {"variables": orjson.loads(data)}
+        return {name: orjson.loads(data)}
     except orjson.JSONDecodeError:
-        return {"variables_text": data.decode(errors="replace")}
+        return {f"{name}_text": data.decode(errors="replace")}

@@ -19,7 +19,17 @@ from fastavro.write import Writer
 from relevo_engine.core.errors import CopyUnfit
 from relevo_engine.core.machine import JobMachine
 from relevo_engine.core.restore import CopyReader
-from relevo_engine.core.snapshot import ATTEMPTS, BATCH, END, FINISHED, HEADER, JOBS, StateCopy, StateRecord
+from relevo_engine.core.snapshot import (
+    ATTEMPTS,
+    BATCH,
+    CHECKPOINTS,
+    END,
+    FINISHED,
+    HEADER,
+    JOBS,
+    StateCopy,
+    StateRecord,
+)
 from relevo_partitions.statemachine import SnapshotFacts, SnapshotUnfit
 from relevo_schemas.files import load_current
 
@@ -37,7 +47,7 @@ _MISFITS: Final = (KeyError, TypeError, ValueError, IndexError, struct.error)
 @cache
 def schema() -> Any:
     """The container's schema, parsed."""
-    names = (HEADER, JOBS, ATTEMPTS, FINISHED, END)
+    names = (HEADER, JOBS, ATTEMPTS, CHECKPOINTS, FINISHED, END)
     return fastavro.parse_schema([_plain(load_current(name)) for name in names])
 
 

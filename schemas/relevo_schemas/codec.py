@@ -62,7 +62,11 @@ def _int_names(schema: Schema) -> tuple[str, ...]:
     return tuple(field["name"] for field in schema["fields"] if field["type"] in ("int", ["null", "int"]))
 
 
-def _check_ints(datum: Mapping[str, Any], names: Iterable[str]) -> None:
+def _int_array_names(schema: Schema) -> tuple[str, ...]:
+    return tuple(f["name"] for f in schema["fields"] if f["type"] == {"type": "array", "items": "int"})
+
+
+def _check_ints(datum: Mapping[Any, Any], names: Iterable[Any]) -> None:
     """Hold `int` fields to 32 bits: fastavro takes longer ones, which others who read the log refuse."""
     for name in names:
         number = datum[name]
@@ -170,8 +174,8 @@ class _Kind:
     """How one kind of record is written and read."""
 
     __slots__ = (
-        "carries_job", "cls", "head", "ints", "item", "item_ints", "item_values", "name", "names", "prefix",
-        "schema", "values",
+        "carries_job", "cls", "has_arrays", "head", "int_arrays", "ints", "item", "item_ints", "item_values",
+        "name", "names", "prefix", "schema", "values",
     )  # fmt: skip
 
     def __init__(self, cls: type[Record], schema: Schema) -> None:
@@ -190,28 +194,39 @@ class _Kind:
         if self.item is not None:
             self.item_values = _getter(self.item.FIELDS)
             self.item_ints = _int_names(schema["fields"][-1]["type"]["items"])
+        self.int_arrays = _int_array_names(self.head)
+        self.has_arrays = self.item is not None or bool(self.int_arrays)
 
     def datum(self, record: Record) -> dict[str, Any]:
         """The fields of ``record`` as fastavro wants them, without the job."""
         datum = dict(zip(self.names, self.values(record), strict=False))
-        if self.item is not None:
-            names, values = self.item.FIELDS, self.item_values
-            datum["jobs"] = [dict(zip(names, values(ref), strict=False)) for ref in datum["jobs"]]
+        if self.has_arrays:
+            for name in self.int_arrays:
+                datum[name] = list(datum[name])
+            if self.item is not None:
+                names, values = self.item.FIELDS, self.item_values
+                datum["jobs"] = [dict(zip(names, values(ref), strict=False)) for ref in datum["jobs"]]
         return datum
 
     def make(self, datum: dict[str, Any], *job: JobSpec) -> Any:
         """The record of a datum as fastavro gives it, without the job, and the job where it carries one."""
         self.check(datum)
-        if self.item is not None:
-            datum["jobs"] = tuple(self.item(*ref.values()) for ref in datum["jobs"])
+        if self.has_arrays:
+            for name in self.int_arrays:
+                datum[name] = tuple(datum[name])
+            if self.item is not None:
+                datum["jobs"] = tuple(self.item(*ref.values()) for ref in datum["jobs"])
         return self.cls(*datum.values(), *job)
 
     def check(self, datum: dict[str, Any]) -> None:
         """Refuse what fastavro would let pass, in either direction."""
         _check_ints(datum, self.ints)
-        if self.item is not None:
-            for ref in datum["jobs"]:
-                _check_ints(ref, self.item_ints)
+        if self.has_arrays:
+            for name in self.int_arrays:
+                _check_ints(dict(enumerate(datum[name])), range(len(datum[name])))
+            if self.item is not None:
+                for ref in datum["jobs"]:
+                    _check_ints(ref, self.item_ints)
 
     def write(self, datum: dict[str, Any], tail: bytes) -> bytes:
         """A record's bytes: the fields in ``datum``, then ``tail`` as it is."""
@@ -239,6 +254,10 @@ class _Kind:
         stream.seek(HEADER_LENGTH)
         datum = _read(stream, written, self.schema)
         _check_end(stream, value)
+        for field in self.head["fields"]:
+            # A default of `bytes` stands in a schema as text, and fastavro leaves it so.
+            if field["type"] == "bytes" and isinstance(datum[field["name"]], str):
+                datum[field["name"]] = datum[field["name"]].encode("latin-1")
         jobs = (job_spec(**datum.pop("job")),) if self.carries_job else ()
         # What the earlier version lacked comes last from fastavro, wherever it stands in the schema.
         if self.item is not None:

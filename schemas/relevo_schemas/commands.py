@@ -43,6 +43,24 @@ class ExtendJobs(Command):
 
 
 @record
+class ReportSlots(Command):
+    """These partitions of an activation topic are the worker's own. Leaves no event."""
+
+    worker: str
+    type: str
+    slots: tuple[int, ...]
+
+
+@record
+class CheckpointJob(Command):
+    """Store how far the attempt has come, for the one after it. A sign of life as well."""
+
+    key: str
+    attempt: int
+    detail: bytes
+
+
+@record
 class CompleteJob(Command):
     """The job is done. Accepted from any attempt of an open job."""
 

@@ -20,6 +20,7 @@ class Activation(Record):
     attempt: int
     retries: int
     expiries: int
+    checkpoint: bytes
     job: JobSpec
 
 

@@ -60,6 +60,19 @@ class JobStarted(Event):
 
 
 @record
+class JobCheckpointed(Event):
+    """How far the attempt has come was stored; the next attempt is handed it."""
+
+    seq: int
+    epoch: int
+    at: int
+    source: int
+    key: str
+    attempt: int
+    detail: bytes
+
+
+@record
 class JobCompleted(Event):
     """The job is done."""
 

@@ -10,6 +10,8 @@ from typing import Final
 TYPE_PATTERN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}\Z")
 KEY_LENGTH_MAX: Final = 512
 """Longest key in UTF-8 bytes."""
+CHECKPOINT_BYTES_MAX: Final = 65_536
+"""Longest detail of a checkpoint: with the longest variables, an activation still fits into a record."""
 
 
 class JobSpec:

@@ -33,6 +33,9 @@ SAMPLES: dict[str, Record] = {
     "StartJobs": cmd.StartJobs("host-1:42", (cmd.LeaseRef(KEY, 3, 30_000), cmd.LeaseRef("b", 1, 0))),
     "StartJobs of none": cmd.StartJobs("", ()),
     "ExtendJobs": cmd.ExtendJobs("host-1:42", (cmd.LeaseRef(KEY, 3, 45_000), cmd.LeaseRef("b", 1, 1))),
+    "ReportSlots": cmd.ReportSlots("host-1:42", "send-email", (0, 3, 70_000)),
+    "ReportSlots of none": cmd.ReportSlots("", "", ()),
+    "CheckpointJob": cmd.CheckpointJob(KEY, 3, b'{"page":7}'),
     "CompleteJob": cmd.CompleteJob(KEY, 3, b'{"id":"m-1"}'),
     "FailJob": cmd.FailJob(KEY, 3, "connection refused", 1_500, True),
     "FailJob for good": cmd.FailJob(KEY, 3, "", -1, False),
@@ -45,6 +48,7 @@ SAMPLES: dict[str, Record] = {
     "JobDue": ev.JobDue(*BY_TIME, KEY),
     "JobActivated": ev.JobActivated(*BY_TIME, KEY, 3, 17),
     "JobStarted": ev.JobStarted(*HEAD, KEY, 3, "host-1:42", 30_000),
+    "JobCheckpointed": ev.JobCheckpointed(*HEAD, KEY, 3, b'{"page":7}'),
     "JobCompleted": ev.JobCompleted(*HEAD, KEY, 3, b'{"id":"m-1"}'),
     "JobFailed": ev.JobFailed(*HEAD, KEY, 3, "connection refused", 4, 1_700_000_002_123),
     "JobErrored": ev.JobErrored(*HEAD, KEY, 3, "NO_SUCH_USER", "there is no ada"),
@@ -58,11 +62,13 @@ SAMPLES: dict[str, Record] = {
     "CommandRejected": ev.CommandRejected(
         *HEAD, KEY, "CompleteJob", "STALE_ATTEMPT", "attempt 4", "attempt 3"
     ),
-    "Activation": delivery.Activation(3, 12, 1_700_000_000_123, 3, 5, 2, JOB),
+    "Activation": delivery.Activation(3, 12, 1_700_000_000_123, 3, 5, 2, b'{"page":7}', JOB),
+    "Activation of a plain job": delivery.Activation(0, 1, 1_700_000_000_123, 1, 3, 0, b"", PLAIN_JOB),
     "Barrier": delivery.Barrier("node-1", "0190aa", "c0ffee"),
 }
 
 EARLIER: dict[str, Record] = {
-    "Activation without expiries": delivery.Activation(3, 12, 1_700_000_000_123, 3, 5, 0, JOB),
+    "Activation without expiries": delivery.Activation(3, 12, 1_700_000_000_123, 3, 5, 0, b"", JOB),
+    "Activation without checkpoint": delivery.Activation(3, 12, 1_700_000_000_123, 3, 5, 2, b"", JOB),
 }
 """What records of retired schemas are read as."""

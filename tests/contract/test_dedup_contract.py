@@ -59,6 +59,24 @@ class DedupContract:
         elapse(SHORT_S * 2)
         assert store.claim([claim("b")]) == [MINE]
 
+    @pytest.mark.parametrize("ahead_s", [-600.0, 600.0])
+    def test_the_clocks_of_workers_may_differ(
+        self, store: DedupStore, elapse: Elapse, monkeypatch: pytest.MonkeyPatch, ahead_s: float
+    ) -> None:
+        """A claim made by a clock that is minutes slow would be free at once, by a fast one held for long."""
+        right = time.time
+        monkeypatch.setattr(time, "time", lambda: right() + ahead_s)
+        assert store.claim([claim("odd", "long"), claim("odd", "short", SHORT_S)]) == [MINE] * 2
+        store.done([Finish("forgotten", "odd", b"1", ttl=SHORT_S), Finish("done", "odd", b"1", ttl=LONG_S)])
+        monkeypatch.undo()
+        elapse(SHORT_S * 2)
+        found = store.claim([claim("right", key) for key in ("long", "short", "forgotten", "done")])
+        assert [type(answer) for answer in found] == [Held, Mine, Mine, Done]
+        monkeypatch.setattr(time, "time", lambda: right() + ahead_s)
+        (held,) = store.claim([claim("odd", "short")])
+        assert isinstance(held, Held)
+        assert time.time() < held.until <= time.time() + LONG_S + 1, "by the clock of whoever asks"
+
     def test_a_renewed_claim_is_not_freed_too_early(self, store: DedupStore, elapse: Elapse) -> None:
         store.claim([claim("a", seconds=SHORT_S)])
         assert store.renew([claim("a", seconds=LONG_S)]) == [MINE]

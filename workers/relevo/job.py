@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, overload
 from urllib.parse import quote
 
 import orjson
 
 from relevo.errors import ConfigurationError, VariablesError
+from relevo.progress import Note, detail_of
 
 if TYPE_CHECKING:
-    from relevo.transactions import Grant, JobTransaction
+    from relevo.transactions import Block, Grant, JobTransaction
     from relevo_schemas.delivery import Activation
 
+C = TypeVar("C")
+_Class: TypeAlias = type[C]
+"""`Job` has a property that is called type."""
 _UNREAD: Any = object()
 _HEADER_SAFE: Final = "!#$&'*+-./:=@^_`|~"
 """What stands in a header's value as it is, besides letters and digits."""
@@ -69,7 +73,9 @@ class Job:
         priority: Higher runs earlier.
     """
 
-    __slots__ = ("_activation", "_grant", "_lost", "_lost_event", "_stored", "_variables", "attempt", "key")
+    __slots__ = (
+        "_activation", "_grant", "_lost", "_lost_event", "_note", "_stored", "_variables", "attempt", "key",
+    )  # fmt: skip
 
     def __init__(self, activation: Activation) -> None:
         self._activation = activation
@@ -80,6 +86,7 @@ class Job:
         self._grant: Grant | None = None
         self._lost: str | None = None
         self._lost_event: threading.Event | None = None
+        self._note: Note | None = None
 
     @property
     def type(self) -> str:
@@ -147,6 +154,43 @@ class Job:
         """
         return {"Idempotency-Key": quote(self.idempotency_key, safe=_HEADER_SAFE)}
 
+    def checkpoint(self, detail: Any) -> None:
+        """Store how far this attempt has come, for the next one, which finds it in `progress`.
+
+        ::
+
+            page = (job.progress or {"page": 0})["page"]
+            while page < job.variables["pages"]:
+                export(page)
+                page += 1
+                job.checkpoint({"page": page})
+
+        It returns at once, in coroutines and plain handlers alike; the worker sends it a moment later, of
+        several in quick succession only the latest, and before the attempt's failure. Once Kafka has
+        acknowledged it, it is kept until the job ends. It is also a sign of life: the lease begins anew.
+
+        A hint for going on, and no proof: a crash right after the call may lose it, so what it speaks of may
+        be done, and not be stored. Effects must be idempotent as ever. On an attempt that is `lost` the call
+        does nothing.
+
+        Args:
+            detail: Any JSON of up to 64 KiB; replaces what was stored before. None: forget it.
+
+        Raises:
+            InvalidRequest: It isn't JSON, or is too large. What was stored before stays.
+        """
+        encoded = detail_of(self.key, detail)
+        if self._lost is None:
+            if self._note is None:
+                self._note = Note()
+            self._note.put(encoded)
+
+    @property
+    def progress(self) -> Any:
+        """What earlier attempts stored last with `checkpoint`; None where there is nothing."""
+        stored = self._activation.checkpoint
+        return orjson.loads(stored) if stored else None
+
     @property
     def lost(self) -> bool:
         """Whether this attempt has lost its lease or claim. Another may run, so start no further effect."""
@@ -175,7 +219,13 @@ class Job:
         """What an earlier attempt returned, as the dedup store holds it; None where it holds none."""
         return orjson.loads(self._stored) if self._stored else None
 
-    def transaction(self) -> JobTransaction:
+    @overload
+    def transaction(self) -> JobTransaction: ...
+
+    @overload
+    def transaction(self, connection: _Class[C]) -> Block[C]: ...
+
+    def transaction(self, connection: _Class[Any] | None = None) -> JobTransaction | Block[Any]:
         """Open a transaction in the database of the worker's `SqlDedupStore`, for this job's effect.
 
         ::
@@ -193,15 +243,22 @@ class Job:
         `sqlite3.Connection`; savepoints are fine, COMMIT and ROLLBACK are the block's. A job has one
         transaction: what comes after it in the handler is not bound to it.
 
+        Args:
+            connection: What ``conn`` is expected to be, such as `sqlite3.Connection`: then type checkers know
+                it, and entering the block makes sure of it. None: anything.
+
         Raises:
-            ConfigurationError: The worker's store is no `SqlDedupStore`, the job is run at most once, or it
-                has had its transaction.
+            ConfigurationError: The worker's store is no `SqlDedupStore`, the job is run at most once, it has
+                had its transaction, or the store's connection is of another type.
             ClaimLost: On entry or at the end: another worker has the job. Everything was rolled back; let it
                 pass.
             StoreUnavailable: The database doesn't answer; `outcome` says whether the commit may have
                 happened.
         """
-        return self._held("transaction").transaction()
+        block = self._held("transaction").transaction()
+        if connection is not None:
+            block.expect(connection)
+        return block
 
     def done(self, result: Any = None) -> None:
         """Say, inside `transaction`, what the job's result is: it is committed with the effect.
@@ -224,6 +281,11 @@ class Job:
                 f"once, or not by a worker"
             )
         return self._grant
+
+    def _hand_over(self, activation: Activation) -> None:
+        """A later attempt of the job came before its handler began: that is the one it runs."""
+        self._activation = activation
+        self.attempt = activation.attempt
 
     def _mark_lost(self, reason: str) -> None:
         """Called by the worker, from any thread."""

@@ -12,6 +12,7 @@ from relevo.item import Item
 from relevo.outcomes import Failed, Outcome, command_for
 from relevo.sender import Sender
 from relevo_schemas.codec import encode
+from relevo_schemas.commands import CheckpointJob
 from relevo_schemas.errors import RecordError
 
 Acknowledged: TypeAlias = list[tuple[Item, KafkaError | None]]
@@ -40,7 +41,19 @@ class Outbox:
         return bool(self._unsent)
 
     def add(self, item: Item, outcome: Outcome) -> None:
-        """Take the command for an item's outcome."""
+        """Take the command for an item's outcome, behind what its handler has said last of its progress."""
+        note = item.job._note
+        left = note.close() if note is not None else None
+        if left is not None and isinstance(outcome, Failed):
+            # Whatever else ends an attempt ends the job: nobody goes on with it.
+            self._unsent.append(
+                {
+                    "key": item.key.encode(),
+                    "value": encode(CheckpointJob(item.key, item.attempt, left)),
+                    "partition": item.partition,
+                    "callback": _no_matter,
+                }
+            )
         try:
             value = encode(command_for(item.key, item.attempt, outcome))
         except RecordError as error:
@@ -67,3 +80,7 @@ class Outbox:
         if self._reports:
             reports, self._reports = self._reports, []
             self._acknowledged(reports)
+
+
+def _no_matter(error: KafkaError | None, message: Message) -> None:
+    """A checkpoint that gets lost is a hint that the next attempt has to do without."""

@@ -83,7 +83,7 @@ class LossWatch:
             self._refused(item, event)
 
     def _refused(self, item: Item, event: CommandRejected) -> None:
-        if event.command not in ("StartJobs", "ExtendJobs"):
+        if event.command not in ("StartJobs", "ExtendJobs", "CheckpointJob"):
             return
         place = (item.partition, event.source)
         with self._lock:

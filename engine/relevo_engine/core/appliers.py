@@ -146,6 +146,8 @@ def _finish(state: State, event: Any, outcome: JobState, attempt: int) -> None:
         state.timers.disarm()
     state.finished[key] = (outcome, event.at, lane.name, attempt)
     state.finished_order.append(key)
+    if state.checkpoints:
+        state.checkpoints.pop(key, None)
 
 
 def _forget(state: State, at: int) -> None:
@@ -213,6 +215,13 @@ def _started(state: State, event: ev.JobStarted) -> None:
     state.unclaimed.pop(job.key, None)
     state.started[job.key] = event.lease_ms
     job.worker = event.worker
+
+
+def _checkpointed(state: State, event: ev.JobCheckpointed) -> None:
+    _running(state, event)
+    state.checkpoints.pop(event.key, None)  # the last stored stands last
+    if event.detail:
+        state.checkpoints[event.key] = event.detail
 
 
 def _completed(state: State, event: ev.JobCompleted) -> None:
@@ -300,6 +309,7 @@ _APPLIERS: Final[dict[type[Event], Callable[[State, Any], None]]] = {
     ev.JobDue: _due,
     ev.JobActivated: _activated,
     ev.JobStarted: _started,
+    ev.JobCheckpointed: _checkpointed,
     ev.JobCompleted: _completed,
     ev.JobFailed: _failed,
     ev.JobErrored: _errored,

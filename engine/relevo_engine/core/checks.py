@@ -87,6 +87,15 @@ def check_result(rules: Rules, result: bytes) -> Fault | None:
     )
 
 
+def check_checkpoint(rules: Rules, detail: bytes) -> Fault | None:
+    """The length of what a checkpoint stores."""
+    if len(detail) <= rules.checkpoint_bytes_max:
+        return None
+    return Fault(
+        Reason.TOO_LARGE, f"detail of at most {rules.checkpoint_bytes_max} bytes", f"{len(detail)} bytes"
+    )
+
+
 def check_name(rules: Rules, field: str, name: str) -> Fault | None:
     """The length of a worker's name or an error code."""
     if size_of(name) <= rules.name_bytes_max:

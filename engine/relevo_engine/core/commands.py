@@ -170,13 +170,13 @@ def _fail(turn: Turn, command: cmd.FailJob) -> list[Event]:
 def backoff_ms(job: Job) -> int:
     """The pause after one more failure of ``job``: doubled for each, bounded, give or take 10 %.
 
-    What is given or taken follows from key and attempt: jobs that failed together don't come back together,
-    and nothing here is left to chance.
+    What is given or taken follows from key and attempt: jobs that failed together come back spread over that
+    fifth of the pause, evenly and to the millisecond, and nothing here is left to chance.
     """
     spec = job.spec()
     pause = min(spec.backoff_ms << min(job.failures, _DOUBLINGS_MAX), spec.backoff_max_ms)
-    chance = int.from_bytes(blake2b(f"{job.key} {job.attempt}".encode(), digest_size=4).digest())
-    return pause * (900 + chance % 201) // 1_000
+    chance = int.from_bytes(blake2b(f"{job.key} {job.attempt}".encode(), digest_size=8).digest())
+    return pause - pause // 10 + chance % (pause // 5 + 1)
 
 
 def _throw(turn: Turn, command: cmd.ThrowError) -> list[Event]:
@@ -190,6 +190,16 @@ def _throw(turn: Turn, command: cmd.ThrowError) -> list[Event]:
     return [ev.JobErrored(*turn.head(), key, command.attempt, command.code, message)]
 
 
+def _checkpoint(turn: Turn, command: cmd.CheckpointJob) -> list[Event]:
+    key, attempt, detail = command.key, command.attempt, command.detail
+    job = turn.state.jobs.get(key)
+    fault = _absent(turn, key) if job is None else _not_under_way(job, attempt)
+    fault = fault or checks.check_checkpoint(turn.rules, detail)
+    if fault is not None:
+        return [turn.refuse(command, key, fault)]
+    return [ev.JobCheckpointed(*turn.head(), key, attempt, detail)]
+
+
 def _batch_fault(turn: Turn, command: cmd.StartJobs | cmd.ExtendJobs) -> Fault | None:
     if not 1 <= len(command.jobs) <= turn.rules.batch_jobs_max:
         return checks.invalid(f"jobs: 1 to {turn.rules.batch_jobs_max}", f"{len(command.jobs)} jobs")
@@ -200,6 +210,7 @@ def _start(turn: Turn, command: cmd.StartJobs) -> list[Event]:
     fault = _batch_fault(turn, command)
     if fault is not None:
         return [turn.refuse(command, "", fault)]
+    turn.readers.heard(command.worker)
     events: list[Event] = []
     taken_over: set[str] = set()
     for ref in command.jobs:
@@ -222,6 +233,7 @@ def _extend(turn: Turn, command: cmd.ExtendJobs) -> list[Event]:
     fault = _batch_fault(turn, command)
     if fault is not None:
         return [turn.refuse(command, "", fault)]
+    turn.readers.heard(command.worker)
     events: list[Event] = []
     for ref in command.jobs:
         if ref.key not in turn.state.started:
@@ -235,6 +247,21 @@ def _extend(turn: Turn, command: cmd.ExtendJobs) -> list[Event]:
         else:
             events.append(turn.refuse(command, ref.key, fault, len(events)))
     return events
+
+
+def _report_slots(turn: Turn, command: cmd.ReportSlots) -> list[Event]:
+    """No matter of the log either: it only moves the leader's own memory."""
+    fault = checks.check_name(turn.rules, "worker", command.worker)
+    if fault is None and command.type not in turn.state.lanes:
+        fault = Fault(Reason.UNKNOWN_TYPE, "a type that has jobs here", checks.brief(command.type))
+    if fault is not None:
+        return [turn.refuse(command, "", fault)]
+    count = turn.channels.channel(command.type).slots
+    if len(command.slots) > count > 0:
+        return [turn.refuse(command, "", checks.invalid(f"slots: at most {count}", len(command.slots)))]
+    slots = [slot for slot in command.slots if 0 <= slot < count]
+    turn.readers.report(command.type, command.worker, slots)
+    return []
 
 
 def _start_one(
@@ -266,6 +293,8 @@ _DECIDERS: Final[dict[type[Command], Callable[[Turn, Any], list[Event]]]] = {
     cmd.CompleteJob: _complete,
     cmd.FailJob: _fail,
     cmd.ThrowError: _throw,
+    cmd.CheckpointJob: _checkpoint,
+    cmd.ReportSlots: _report_slots,
     cmd.CancelJob: _cancel,
     cmd.RetryJob: _retry,
     cmd.UpdateJob: _update,

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from relevo_engine.core.channels import ChannelState
 from relevo_engine.core.job import Job, JobState
-from relevo_engine.core.rules import Rules
 from relevo_engine.core.state import Lane
 from relevo_engine.core.turn import Turn
 from relevo_schemas.codec import decode_job
@@ -23,6 +22,8 @@ class Handover(NamedTuple):
     partition: int
     retries: int
     expiries: int
+    checkpoint: bytes
+    """What an earlier attempt stored last; empty where none did."""
     body: bytes
     """The encoded `JobSpec`, for copying."""
 
@@ -31,8 +32,9 @@ class Handover(NamedTuple):
         event = self.event
         job = decode_job(self.body)
         return Activation(
-            self.partition, event.epoch, event.at, event.attempt, self.retries, self.expiries, job
-        )
+            self.partition, event.epoch, event.at, event.attempt, self.retries, self.expiries,
+            self.checkpoint, job,
+        )  # fmt: skip
 
 
 class Dispatcher:
@@ -40,6 +42,7 @@ class Dispatcher:
 
     def __init__(self) -> None:
         self._spread: dict[str, int] = {}
+        self._retries = 0
         self._first = 0
 
     def shares(self, turn: Turn, limit: int) -> Iterator[tuple[Lane, int, int]]:
@@ -77,16 +80,26 @@ class Dispatcher:
         if key is None:
             return None
         job = turn.state.jobs[key]
-        event = JobActivated(*turn.head(), key, job.attempt + 1, self._slot(turn.rules, job, slots))
-        return Handover(event, lane.name, turn.rules.partition, job.retries, job.lease_expiries, job.body)
+        event = JobActivated(*turn.head(), key, job.attempt + 1, self._slot(turn, job, slots))
+        checkpoint = turn.state.checkpoints.get(key, b"")
+        return Handover(
+            event, lane.name, turn.rules.partition, job.retries, job.lease_expiries, checkpoint, job.body
+        )
 
-    def _slot(self, rules: Rules, job: Job, slots: int) -> int:
+    def _slot(self, turn: Turn, job: Job, slots: int) -> int:
         """Where to send ``job``: to the partition's own slots in turn.
 
-        After a lease expiry it is another one than before,
-        so that it can't land behind the worker that is stuck.
+        After a lease expiry it is another one than before, of another worker where workers have told what
+        they read, so that it can't land behind the one that is stuck.
         """
+        rules = turn.rules
         count = rules.partitions
+        if job.slot >= 0:
+            own = range(rules.partition, slots, count)
+            allowed = turn.readers.allowed(job.type, job.slot, slots, own)
+            if allowed:
+                nth = self._retries = self._retries + 1
+                return allowed[nth % len(allowed)]
         per_partition = slots // count
         if per_partition == 1:
             # Only the neighbours have other slots. Moving on from the last one passes several stuck workers.

@@ -22,9 +22,11 @@ from relevo_engine.core.views import View
 from relevo_schemas import events as ev
 from relevo_schemas.records import Command, Event
 
-_LEASE_ENDS: Final = frozenset(
-    (ev.JobCompleted, ev.JobFailed, ev.JobErrored, ev.JobTimedOut, ev.JobCancelled, ev.JobExpired)
-)
+_LEASE_CHANGES: Final = frozenset(
+    (ev.JobCompleted, ev.JobFailed, ev.JobErrored, ev.JobTimedOut, ev.JobCancelled, ev.JobExpired,
+     ev.JobCheckpointed)
+)  # fmt: skip
+"""What ends a lease, or is a sign of life besides what is sent for that."""
 
 
 class JobMachine:
@@ -126,8 +128,17 @@ class JobMachine:
             kind = type(event)
             if kind is ev.JobStarted:
                 self._leases.arm(event.key, event.at + event.lease_ms)  # type: ignore[attr-defined]
-            elif self._leases and kind in _LEASE_ENDS:
-                self._leases.disarm(event.key)  # type: ignore[attr-defined]
+            elif self._leases and kind in _LEASE_CHANGES:
+                if kind is ev.JobCheckpointed:
+                    self._prolong(event.key, event.at)  # type: ignore[attr-defined]
+                else:
+                    self._leases.disarm(event.key)  # type: ignore[attr-defined]
+
+    def _prolong(self, key: str, at: int) -> None:
+        """Begin the lease of ``key`` anew, if it has one; never shorten what its worker was granted."""
+        until = self._leases.until(key)
+        if until is not None:
+            self._leases.arm(key, max(until, at + self.state.started[key]))
 
     def decide(self, command: Command, source: int, now: int) -> list[Event]:
         """`propose`, then `accept`."""

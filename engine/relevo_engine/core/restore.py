@@ -9,7 +9,7 @@ from relevo_engine.core.digest import StateDigest
 from relevo_engine.core.errors import CopyUnfit
 from relevo_engine.core.job import OPEN_STATES, Job, JobState, ReadyEntry
 from relevo_engine.core.queues import ReadyQueue, rank_of
-from relevo_engine.core.snapshot import ATTEMPTS, END, FINISHED, FORMAT, HEADER, JOBS
+from relevo_engine.core.snapshot import ATTEMPTS, CHECKPOINTS, END, FINISHED, FORMAT, HEADER, JOBS
 from relevo_engine.core.state import Lane, State
 from relevo_engine.core.timers import DUE, EXPIRY, TimerEntry
 
@@ -51,7 +51,7 @@ class CopyReader:
             self._begin(record)
         elif name in self._read:
             self._read[name] += len(record["keys"])
-        else:
+        elif name != CHECKPOINTS:
             _unfit("a record of a copy", name)
 
     def finish(self) -> None:
@@ -92,6 +92,7 @@ class Restoration:
         self._timers: list[TimerEntry] = []
         self._fillers: dict[str, Callable[[Fields], None]] = {
             HEADER: self._header, JOBS: self._jobs, ATTEMPTS: self._attempts, FINISHED: self._finished,
+            CHECKPOINTS: self._checkpoints,
         }  # fmt: skip
         self._waiting: list[str] = []
 
@@ -206,6 +207,13 @@ class Restoration:
                 state.unclaimed[key] = job.since
             else:
                 state.started[key] = lease_ms
+
+    def _checkpoints(self, record: Fields) -> None:
+        state = self._state
+        for key, detail in zip(record["keys"], record["details"], strict=True):
+            if key not in state.jobs or key in state.checkpoints:
+                _unfit("one checkpoint of an open job", repr(key))
+            state.checkpoints[key] = detail
 
     def _finished(self, record: Fields) -> None:
         state = self._state

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from relevo_schemas.job import KEY_LENGTH_MAX
+from relevo_schemas.job import CHECKPOINT_BYTES_MAX, KEY_LENGTH_MAX
 
 SECOND_MS = 1_000
 HOUR_MS = 3_600_000
@@ -74,6 +74,8 @@ class Rules(SharedRules):
     """Longest variables. With the limits below, every event about a job fits into a record."""
     result_bytes_max: int = 900_000
     """Longest result."""
+    checkpoint_bytes_max: int = CHECKPOINT_BYTES_MAX
+    """Longest detail of a checkpoint. An activation carries it beside the job's variables."""
     headers_max: int = 64
     """Most headers of a job."""
     headers_bytes_max: int = 16_384

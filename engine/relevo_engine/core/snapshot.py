@@ -21,6 +21,8 @@ HEADER: Final = "SnapshotHeader"
 JOBS: Final = "SnapshotJobs"
 ATTEMPTS: Final = "SnapshotAttempts"
 FINISHED: Final = "SnapshotFinished"
+CHECKPOINTS: Final = "SnapshotCheckpoints"
+"""Written only where there are any, so that the copy of a state without is what it was before they came."""
 END: Final = "SnapshotEnd"
 
 StateRecord = tuple[str, dict[str, Any]]
@@ -65,6 +67,7 @@ class StateCopy:
         self._keys = list(state.jobs)
         self._attempts = [(key, -1) for key in state.unclaimed]
         self._attempts += state.started.items()
+        self._checkpoints = list(state.checkpoints.items())
         self._finished = state.finished.copy()
         self._finished_order = list(state.finished_order)
         self._types = {name: number for number, name in enumerate(state.lanes)}
@@ -123,6 +126,9 @@ class StateCopy:
         for at in range(0, len(self._attempts), BATCH):
             attempts = self._attempts[at : at + BATCH]
             yield ATTEMPTS, {"keys": [key for key, _ in attempts], "leases": [ms for _, ms in attempts]}
+        for at in range(0, len(self._checkpoints), BATCH):
+            some = self._checkpoints[at : at + BATCH]
+            yield CHECKPOINTS, {"keys": [key for key, _ in some], "details": [detail for _, detail in some]}
         for at in range(0, len(self._finished_order), BATCH):
             yield FINISHED, self._finished_columns(self._finished_order[at : at + BATCH])
 

@@ -40,6 +40,7 @@ class State:
         timers: When scheduled jobs become due and open jobs expire.
         unclaimed: Activations that nobody has started, oldest first: key to the time of the activation.
         started: Leases of jobs that a worker has started, in milliseconds by key, oldest first.
+        checkpoints: What attempts have stored of how far they came, by key; only of jobs that have any.
         finished: What is remembered of finished jobs, by key.
         finished_order: Their keys, oldest first.
         last_seq: Number of the last event, 0 before the first.
@@ -51,6 +52,7 @@ class State:
     """
 
     __slots__ = (
+        "checkpoints",
         "epoch",
         "finished",
         "finished_order",
@@ -76,6 +78,7 @@ class State:
         self.timers = Timers(self.jobs)
         self.unclaimed: OrderedDict[str, int] = OrderedDict()
         self.started: dict[str, int] = {}
+        self.checkpoints: dict[str, bytes] = {}
         self.finished: dict[str, Finished] = {}
         self.finished_order: deque[str] = deque()
         self.last_seq = 0

@@ -57,6 +57,8 @@ def fell_silent(turn: Turn, key: str, cause: str, nth: int = 0) -> list[Event]:
     Too many of them make the job an incident: it may be what kills its workers.
     """
     job = turn.state.jobs[key]
+    if cause == LEASE:
+        turn.readers.fell_silent(job.worker)
     expiries = job.lease_expiries + 1
     events: list[Event] = [ev.JobTimedOut(*turn.head(nth), key, job.attempt, cause, expiries)]
     if expiries >= turn.rules.lease_expiries_max:

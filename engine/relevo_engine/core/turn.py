@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from relevo_engine.core.channels import Channels
 from relevo_engine.core.checks import Fault, cut
+from relevo_engine.core.readers import Readers
 from relevo_engine.core.rules import Rules
 from relevo_engine.core.state import State
 from relevo_engine.core.timers import Leases
@@ -19,17 +20,19 @@ class Turn:
         rules: The partition's rules.
         channels: Where activations can go.
         leases: The leader's memory of leases.
+        readers: Its memory of who reads which slot.
         at: Time of the decision; never before the last event.
         source: Offset of the command, -1 where time decides.
     """
 
-    __slots__ = ("at", "channels", "leases", "rules", "source", "state")
+    __slots__ = ("at", "channels", "leases", "readers", "rules", "source", "state")
 
     def __init__(self, state: State, rules: Rules, channels: Channels, leases: Leases) -> None:
         self.state = state
         self.rules = rules
         self.channels = channels
         self.leases = leases
+        self.readers = Readers()
         self.at = 0
         self.source = -1
 

@@ -17,7 +17,7 @@ def job_view(state: State, leases: Leases, key: str) -> View | None:
 
     Times are in milliseconds since the Unix epoch; None where there is none. Of a finished job only `key`,
     `type`, `state`, `attempt` and `finished_at` are known: the log has the rest. `variables` are the
-    creator's JSON bytes.
+    creator's JSON bytes, `checkpoint` those that an attempt has stored last.
     """
     job = state.jobs.get(key)
     if job is None:
@@ -33,6 +33,7 @@ def job_view(state: State, leases: Leases, key: str) -> View | None:
         "backoff_max_ms": spec.backoff_max_ms,
         "correlation_id": spec.correlation_id,
         "headers": dict(spec.headers),
+        "checkpoint": state.checkpoints.get(key),
         "variables": spec.variables,
     }
 

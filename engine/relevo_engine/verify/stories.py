@@ -59,6 +59,7 @@ _RULES: Final[dict[type[Event], _Rule]] = {
     ev.JobDue: _Rule(frozenset({_SCHEDULED}), _READY),
     ev.JobActivated: _Rule(frozenset({_READY}), _ACTIVE, _Attempt.NEXT),
     ev.JobStarted: _Rule(frozenset({_ACTIVE}), _ACTIVE, _Attempt.CURRENT),
+    ev.JobCheckpointed: _Rule(frozenset({_ACTIVE}), None, _Attempt.CURRENT),
     ev.JobCompleted: _Rule(_ANY_OPEN, JobState.COMPLETED, _Attempt.PAST),
     ev.JobFailed: _Rule(frozenset({_ACTIVE}), _SCHEDULED, _Attempt.CURRENT),  # or see `_after`
     ev.JobErrored: _Rule(frozenset({_ACTIVE}), JobState.ERRORED, _Attempt.CURRENT),

@@ -28,6 +28,7 @@ class JobLine:
     completions: int = 0
     slot: int = -1
     type: str = ""
+    checkpoint: bytes = b""
 
     @property
     def open(self) -> bool:
@@ -92,6 +93,9 @@ class Fold:
             case ev.JobStarted():
                 self._under_way(job, event, event.attempt)
                 job.started = True
+            case ev.JobCheckpointed():
+                self._under_way(job, event, event.attempt)
+                job.checkpoint = event.detail
             case ev.JobCompleted():
                 job.state = "COMPLETED"
                 job.completions += 1

@@ -16,7 +16,7 @@ from relevo_schemas import events as ev
 from relevo_schemas.codec import decode
 from relevo_schemas.delivery import Activation, Barrier
 from relevo_schemas.records import Event
-from tests.simulation.world.fold import Contradiction, Fold
+from tests.simulation.world.fold import Contradiction, Fold, JobLine
 from tests.simulation.world.kafka import Kafka, Partition, Record, Txn
 from tests.simulation.world.kafka_client import CLUSTER, COMMANDS, LOG
 from tests.simulation.world.scheduler import Scheduler
@@ -24,6 +24,7 @@ from tests.simulation.world.snapshots import Shelves
 
 ACTIVATIONS: Final = f"{CLUSTER}.activations."
 
+UNTOLD: Final = (cmd.ExtendJobs, cmd.ReportSlots)
 INVARIANTS: Final = {
     "one writer per epoch": "all events of an epoch come from the producer that announced it",
     "epochs rise": "each term has a number one above the one before",
@@ -184,17 +185,18 @@ class Oracle:
         except LogDamaged as error:
             self.violate("log replays", str(error))
         if isinstance(found, ev.JobActivated):
-            self._activated(record, found, truth.fold.jobs[found.key].type)
+            self._activated(record, found, truth.fold.jobs[found.key])
 
-    def _activated(self, record: Record, event: ev.JobActivated, job_type: str) -> None:
-        """The activation stands in the same transaction."""
+    def _activated(self, record: Record, event: ev.JobActivated, line: JobLine) -> None:
+        """The activation stands in the same transaction, and says how far the attempts before it came."""
         assert record.txn is not None
-        place = self._kafka.partition(ACTIVATIONS + job_type, event.slot)
+        place = self._kafka.partition(ACTIVATIONS + line.type, event.slot)
+        due = (event.key, event.attempt, line.checkpoint)
         for other in record.txn.records.get(place, ()):
             found = decode(other.value)
-            if isinstance(found, Activation) and (found.job.key, found.attempt) == (event.key, event.attempt):
+            if isinstance(found, Activation) and (found.job.key, found.attempt, found.checkpoint) == due:
                 return
-        self.violate("way forward", f"{event.key} attempt {event.attempt} has no activation in {place.topic}")
+        self.violate("way forward", f"{due} has no activation in {place.topic}")
 
     def _txn_read(self, number: int, truth: PartitionTruth) -> None:
         """The fold stands at the end of a transaction, as its leader did."""
@@ -382,7 +384,7 @@ class Oracle:
         for number, truth in enumerate(self.truths):
             for record in self._kafka.partition(COMMANDS, number).records:
                 command: Any = decode(record.value)
-                if not isinstance(command, cmd.ExtendJobs) and record.offset not in truth.answered:
+                if record.offset not in truth.answered and not isinstance(command, UNTOLD):
                     found.append(f"command {record.offset} of partition {number}: {command}")
         everything = {key for truth in self.truths for key in truth.fold.jobs}
         found += [f"job {key}" for key in self.acknowledged if key not in everything]

@@ -16,6 +16,7 @@ from relevo.item import Item
 from relevo.leases import LeaseKeeper
 from relevo.offsets import OffsetTracker, Ownership
 from relevo.outcomes import Completed, Errored, Failed
+from relevo.slot_reports import SlotReports
 from relevo.stats import WorkerStats
 from tests.simulation.world.kafka import NotMember
 from tests.simulation.world.kafka_client import COMMANDS, KafkaClient, Producer
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 BUFFER: Final = 12
 HEARTBEAT_S: Final = 0.5
 COMMIT_S: Final = 0.25
-POLL_S: Final = 0.1
+IDLE_S: Final = 0.3
 DRAIN_S: Final = 1.0
 CLAIM_MIN_S: Final = 1.0
 
@@ -39,6 +40,9 @@ CLAIM_MIN_S: Final = 1.0
 @dataclass(frozen=True)
 class Unacknowledged:
     """What the producer says of a record without an acknowledgement."""
+
+    def code(self) -> int:
+        return -192  # as librdkafka says of a record that timed out
 
     def str(self) -> str:
         return "no acknowledgement"
@@ -111,6 +115,7 @@ class SimWorker:
         self.process = Process(world.scheduler, name)
         self.who = f"{name}-{world.scheduler.token()}"
         self.client = KafkaClient(world.kafka, world.network, self.process, world.rng)
+        self._link = world.network.link(name, "kafka")
         self.tracker = OffsetTracker()
         self.stopping = False
         self._places: dict[int, tuple[Ownership, int]] = {}
@@ -150,6 +155,7 @@ class SimWorker:
             follower=None,
             superseded=self.gate.superseded,
             stats=stats,
+            slots=SlotReports(COMMANDS, self.who, job_type, self.tracker, sender),
         )
         self.process.spawn("sender", sender.run)
         self.process.spawn("gate", self._run_gate)
@@ -175,6 +181,8 @@ class SimWorker:
         """The user's handler: thinks, has its effect, thinks again."""
         world, scheduler = self.world, self.world.scheduler
         plan = world.plan_of(item.key)
+        if plan.failures:
+            item.job.checkpoint({"attempt": item.attempt, "before": item.job.progress})
         scheduler.block(plan.before_s)
         if item.job.lost:
             item.outcome = Failed("lost")
@@ -201,8 +209,21 @@ class SimWorker:
                 commit_at = scheduler.now + COMMIT_S
                 self._commit(None)
             if not self._poll():
-                scheduler.block(POLL_S * (0.5 + self.world.rng.random() / 2))
+                self._await_records(IDLE_S * (0.5 + self.world.rng.random() / 2))
         self._leave()
+
+    def _await_records(self, seconds: float) -> None:
+        """A fetch is answered as soon as there is something, or after a while."""
+        scheduler = self.world.scheduler
+        ticket = scheduler.ticket()
+        places = [self.client.kafka.partition(self.topic, number) for number in self._places]
+        for place in places:
+            place.waiting.append(ticket)
+        if scheduler.block(seconds):
+            scheduler.block(self.client.network.delay(self._link))
+        for place in places:
+            if ticket in place.waiting:
+                place.waiting.remove(ticket)
 
     def _heartbeat(self) -> None:
         group = self.world.groups

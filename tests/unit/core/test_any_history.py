@@ -63,6 +63,7 @@ class AnyHistory(RuleBasedStateMachine):
                 step_timers=3,
                 step_activations=4,
                 batch_jobs_max=3,
+                checkpoint_bytes_max=64,
                 priority_max=5,
                 priority_min=-5,
             ),
@@ -123,7 +124,7 @@ class AnyHistory(RuleBasedStateMachine):
                 after = snapshot(self.p.state)
                 for key in (before.keys() | after.keys()) - others:
                     assert before.get(key) == after.get(key)
-            if not isinstance(command, cmd.ExtendJobs):
+            if not isinstance(command, cmd.ExtendJobs | cmd.ReportSlots):
                 assert mine, "a command left no trace"
 
     @rule(
@@ -187,6 +188,19 @@ class AnyHistory(RuleBasedStateMachine):
     def fail(self, pick: int, relative: int, pause: int, retriable: bool) -> None:
         key = self.key(pick)
         self.send(cmd.FailJob(key, self.attempt(key, relative), "boom", pause, retriable))
+
+    @rule(pick=picks, relative=attempts, detail=st.sampled_from([b"1", b"2", b"", b"x" * 70]))
+    def checkpoint(self, pick: int, relative: int, detail: bytes) -> None:
+        key = self.key(pick)
+        self.send(cmd.CheckpointJob(key, self.attempt(key, relative), detail))
+
+    @rule(
+        worker=st.sampled_from(["w1", "w2", "w3"]),
+        job_type=st.sampled_from([*TYPES, "plain"]),
+        slots=st.lists(st.integers(-1, 2 * PARTITIONS), max_size=3),
+    )
+    def report_slots(self, worker: str, job_type: str, slots: Sequence[int]) -> None:
+        self.send(cmd.ReportSlots(worker, job_type, tuple(slots)))
 
     @rule(pick=picks, relative=attempts)
     def throw(self, pick: int, relative: int) -> None:
@@ -279,6 +293,7 @@ class AnyHistory(RuleBasedStateMachine):
         written = [(each.job.key, each.attempt, each.at) for _, _, each in self.p.activations]
         assert activated == written
         assert [each.expiries for _, _, each in self.p.activations] == silent_before(self.p.events)
+        assert [each.checkpoint for _, _, each in self.p.activations] == stored_before(self.p.events)
 
 
 def check_stories(events: Sequence[Event]) -> None:
@@ -305,6 +320,20 @@ def check_stories(events: Sequence[Event]) -> None:
             del attempts[key]
             completions[key] += 1
     assert all(count <= 1 for count in completions.values())
+
+
+def stored_before(events: Sequence[Event]) -> list[bytes]:
+    """Per activation, what earlier attempts of the job had stored last."""
+    stored: dict[str, bytes] = {}
+    found = []
+    for event in events:
+        if isinstance(event, ev.JobCheckpointed):
+            stored[event.key] = event.detail
+        elif isinstance(event, ev.JobCreated):
+            stored.pop(event.job.key, None)
+        elif isinstance(event, ev.JobActivated):
+            found.append(stored.get(event.key, b""))
+    return found
 
 
 def silent_before(events: Sequence[Event]) -> list[int]:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
+from types import SimpleNamespace
+from typing import cast
 
-from relevo_engine.core.job import JobState
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from relevo_engine.core.commands import backoff_ms as backoff_ms_of
+from relevo_engine.core.job import Job, JobState
 from relevo_schemas import events as ev
+from relevo_schemas.codec import job_spec
 from relevo_schemas.records import Event
 from tests.unit.core.harness import Partition, only, refusals, rules
 
@@ -58,6 +65,46 @@ def test_jobs_that_failed_together_do_not_come_back_together() -> None:
         p.create(f"k{n}", backoff_ms=100_000)
     retry_at = {failed(p.fail(f"k{n}")).retry_at for n in range(50)}
     assert len(retry_at) > 35
+
+
+def pause_of(key: str, attempt: int, backoff_ms: int, failures: int = 0) -> int:
+    spec = job_spec(key="", type="t", backoff_ms=backoff_ms, backoff_max_ms=backoff_ms << 10)
+    job = SimpleNamespace(key=key, attempt=attempt, failures=failures, spec=lambda: spec)
+    return backoff_ms_of(cast(Job, job))
+
+
+@given(
+    prefix=st.text("abc-0", max_size=6),
+    attempt=st.integers(1, 50),
+    backoff_ms=st.integers(100, 10_000_000),
+    failures=st.integers(0, 10),
+)
+@settings(max_examples=25)
+def test_a_herd_is_spread_evenly_whatever_its_keys(
+    prefix: str, attempt: int, backoff_ms: int, failures: int
+) -> None:
+    """A service that comes back gets all that it failed in one blow, and goes down again.
+
+    Of jobs that failed in the same moment each tenth of the time between the first and the last gets about a
+    tenth.
+    """
+    middle = backoff_ms << failures
+    first, last = middle - middle // 10, middle - middle // 10 + middle // 5
+    tenths = [0] * 10
+    for n in range(1_000):
+        pause = pause_of(f"{prefix}{n}", attempt, backoff_ms, failures)
+        assert first <= pause <= last
+        tenths[(pause - first) * 10 // (last - first + 1)] += 1
+    assert min(tenths) > 30
+    assert max(tenths) < 200
+
+
+@given(attempt=st.integers(2, 40))
+@settings(max_examples=10)
+def test_who_came_back_together_parts_at_the_next_failure(attempt: int) -> None:
+    """Jobs that once had the same pause must not have it each time: they would stay one herd."""
+    pairs = {(pause_of(f"k{n}", attempt - 1, 1_000), pause_of(f"k{n}", attempt, 1_000)) for n in range(500)}
+    assert len(pairs) > 450
 
 
 def test_a_pause_follows_from_the_job_alone() -> None:

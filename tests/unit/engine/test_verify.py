@@ -286,7 +286,7 @@ def test_attempts_rise_by_one(log: Written, attempt: int) -> None:
     assert violation.expected == "attempt 1"
 
 
-@pytest.mark.parametrize("kind", [ev.JobStarted, ev.JobFailed, ev.JobErrored, ev.JobTimedOut])
+@pytest.mark.parametrize("kind", [ev.JobStarted, ev.JobCheckpointed, ev.JobFailed, ev.JobErrored])
 def test_an_outcome_is_of_the_attempt_under_way(log: Written, kind: type[Event]) -> None:
     log.add(ev.JobActivated, "a")
     where = log.add(kind, "a", attempt=2)

@@ -62,6 +62,7 @@ class Written:
 DEFAULTS: dict[type[Event], dict[str, Any]] = {
     ev.JobActivated: {"attempt": 1, "slot": 0},
     ev.JobStarted: {"attempt": 1, "worker": "w1", "lease_ms": 1_000},
+    ev.JobCheckpointed: {"attempt": 1, "detail": b"{}"},
     ev.JobCompleted: {"attempt": 1, "result": b""},
     ev.JobFailed: {"attempt": 1, "error": "boom", "retries": 1, "retry_at": START + 10_000},
     ev.JobErrored: {"attempt": 1, "code": "NO", "message": "no"},
