@@ -8,6 +8,10 @@ SEED ?=
 SEEDS ?= 2000
 REPEAT ?= 20
 BROKERS ?= 1
+ONLY ?=
+BASE ?=
+BENCH_JOBS ?= 20000
+BENCH_ROUNDS ?= 3
 # Most of a slow test's time is waiting: for sessions to expire, for servers to start.
 TEST_PROCESSES ?= 3
 # A simulation never waits: one process per core.
@@ -24,7 +28,7 @@ CODE := $(wildcard schemas/relevo_schemas partitions/relevo_partitions engine/re
 .DELETE_ON_ERROR:
 # Targets share the virtual environment, the brokers' ports and the machine's few cores.
 .NOTPARALLEL:
-.PHONY: help setup demo test test-quick test-simulation test-slow redis postgres lint dev drills bench simulate properties clean format lock
+.PHONY: help setup demo test test-quick test-simulation test-slow redis postgres lint dev drills bench bench-compare bench-lock simulate properties clean format lock
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,11 +36,13 @@ help: ## Show this list
 	@echo "  make demo JOBS=5000 NODES=3 PARTITIONS=4 INPUT=jobs.jsonl    the demo's knobs"
 	@echo "  make simulate SEEDS=10000, make simulate SEED=42             more seeds; one of them again, with its trace"
 	@echo "  make drills REPEAT=5 BROKERS=3                               fewer repeats, on three brokers"
+	@echo "  make bench ONLY=throughput, make bench TINY=1                one part; only see that all of it works"
 
 setup: ## Check this machine, build .venv, resolve Kafka and ZooKeeper (once)
 	@deploy/local/check-prerequisites
 	@$(MAKE) --no-print-directory $(STAMP)
 	@$(BIN)/python -m relevo_engine.local.install
+	@$(BIN)/python -m relevo_engine.local.classes
 
 # Kept beside what it stands for, so that deleting .venv is enough to start over.
 $(STAMP): requirements.lock pyproject.toml
@@ -60,7 +66,7 @@ test-simulation: $(STAMP) ## The whole system from 2,000 seeds, in memory, and t
 	$(PYTEST) -n $(SIMULATION_PROCESSES) tests/simulation
 
 test-slow: setup redis postgres ## Integration tests and drills, on real Kafka, ZooKeeper, Redis, PostgreSQL
-	$(PYTEST) -n $(TEST_PROCESSES) --dist loadfile tests/integration tests/drills
+	$(PYTEST) -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder tests/integration tests/drills
 
 redis:
 	@deploy/local/ensure-redis
@@ -80,12 +86,12 @@ format: $(STAMP) ## Format the code and fix what ruff can fix
 dev: setup ## A local cluster in the foreground, with a live table
 	$(BIN)/relevo dev
 
-bench: setup ## Benchmarks, as ratios to what the machine can do
-	@if find tests/benchmarks -name 'test_*.py' | grep -q .; then \
-		$(PYTEST) --timeout 1800 tests/benchmarks; \
-	else \
-		echo "No benchmarks yet."; \
-	fi
+bench: setup redis postgres ## How fast, beside the limit and other queues; the report goes to build/bench.json (ONLY=part: that one)
+	$(BIN)/python -m tests.benchmarks $(ONLY) --jobs $(BENCH_JOBS) --rounds $(BENCH_ROUNDS) $(if $(TINY),--tiny) $(if $(PROFILE),--profile)
+
+bench-compare: setup ## This revision beside another, in turns: BASE=<git revision>
+	@test -n "$(BASE)" || { echo "which revision? make bench-compare BASE=<git revision>"; exit 2; }
+	$(BIN)/python -m tests.benchmarks.compare "$(BASE)" --jobs $(BENCH_JOBS) $(if $(TINY),--tiny)
 
 drills: setup ## Failovers of every kind, measured under load; the report goes to build/drill-report.json
 	$(BIN)/relevo drill all --repeat $(REPEAT) --brokers $(BROKERS)
@@ -111,4 +117,15 @@ lock: ## Write requirements.lock anew from pyproject.toml
 		--universal --python-version 3.11 --all-extras --no-emit-package relevo \
 		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
 		$(if $(UPGRADE),--upgrade) pyproject.toml --output-file requirements.lock
+	@rm -rf build/lock
+
+bench-lock: ## Write tests/benchmarks/requirements-peers.txt anew: what the other queues of `make bench` need
+	@deploy/local/check-prerequisites python
+	@rm -rf build/lock && mkdir -p build
+	@"$$(deploy/local/check-prerequisites --print-python)" -m venv build/lock
+	@build/lock/bin/python -m pip install --quiet --disable-pip-version-check uv
+	@cd tests/benchmarks && env -u PIP_FIND_LINKS -u UV_FIND_LINKS ../../build/lock/bin/uv pip compile --quiet --no-config \
+		--generate-hashes --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links \
+		--custom-compile-command "make bench-lock" $(if $(UPGRADE),--upgrade) \
+		requirements-peers.in --output-file requirements-peers.txt
 	@rm -rf build/lock

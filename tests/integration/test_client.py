@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import relevo
-from relevo.core import Core
-from relevo.requests import NewJob
-from relevo.steps import run
+from relevo.client.core import Core
+from relevo.client.requests import NewJob
+from relevo.client.steps import run
 from tests.support.brokers import Brokers
 from tests.support.engine_thread import EngineThread
 from tests.support.waiting import wait_until

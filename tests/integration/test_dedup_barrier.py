@@ -17,7 +17,7 @@ import redis
 from relevo.dedup.redis import RedisDedupStore
 from relevo.dedup.sql import SqlDedupStore
 from relevo.dedup.store import Answer, Claim, DedupStore, Done, Finish, Mine
-from relevo.transactions import Grant
+from relevo.worker.transactions import Grant
 from tests.integration.test_dedup_sql import execute
 
 BATCH = 25

@@ -17,7 +17,7 @@ import pytest
 from relevo.dedup.sql import SqlDedupStore
 from relevo.dedup.store import MINE, Claim, Done, Finish, Held
 from relevo.errors import ClaimLost, ConfigurationError, Outcome, StoreUnavailable
-from relevo.transactions import Grant, JobTransaction
+from relevo.worker.transactions import Grant, JobTransaction
 from tests.integration.test_dedup_sql import execute
 from tests.support.postgres import Postgres
 from tests.support.waiting import wait_until

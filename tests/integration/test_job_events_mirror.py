@@ -16,8 +16,8 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
 import relevo
 from relevo.errors import ConfigurationError, Refused
-from relevo.mirror import KIND, POSITION, ConfluentMirror
-from relevo.registry import SchemaRegistry
+from relevo.events.mirror import KIND, POSITION, ConfluentMirror
+from relevo.events.registry import SchemaRegistry
 from relevo_engine.local.kafka import admin
 from tests.support.brokers import Brokers
 from tests.support.schema_registry import SchemaRegistryServer, decode

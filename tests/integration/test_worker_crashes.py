@@ -18,6 +18,7 @@ import redis
 import relevo
 from tests.support.brokers import Brokers
 from tests.support.crash_matrix import (
+    FORMS,
     STEPS,
     STORES,
     Fate,
@@ -31,7 +32,7 @@ from tests.support.crash_matrix import (
 )
 from tests.support.engine_thread import EngineThread
 from tests.support.waiting import wait_until
-from tests.support.worker_process import Orders, effects, spawn
+from tests.support.worker_process import Orders, effects, spawn, type_of
 
 LEASE_S = 3.0
 
@@ -78,20 +79,22 @@ def test_a_worker_killed_at_any_step_leaves_what_the_documentation_says(
     """A claim freed too early repeats the effect; one never freed stops the job for ever."""
     cases = list(itertools.product(STORES, STEPS))
     types = {case: f"t{number}" for number, case in enumerate(cases)}
-    fates: dict[tuple[str, str], Fate] = {}
-    with EngineThread(brokers.kafka, cluster_name, 1, list(types.values())), ExitStack() as running:
-        jobs = {case: client.create(name, lease=LEASE_S) for case, name in types.items()}
+    names = {(*case, form): type_of(name, form) for case, name in types.items() for form in FORMS}
+    fates: dict[str, dict[tuple[str, str], Fate]] = {form: {} for form in FORMS}
+    with EngineThread(brokers.kafka, cluster_name, 1, list(names.values())), ExitStack() as running:
+        jobs = {case: client.create(name, lease=LEASE_S) for case, name in names.items()}
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(lambda case: kill_one(brokers, cluster_name, places, case, types[case]), cases))
         apps = {}
         for kind in STORES:
             store = make_store(kind, places)
             apps[kind] = relevo.WorkerApp(brokers.kafka, cluster_name, dedup=store)
-            for step in STEPS:
-                apps[kind].job(types[kind, step])(handler_for(kind, places, cluster_name))
+            for step, form in itertools.product(STEPS, FORMS):
+                handler = handler_for(kind, form, places, cluster_name)
+                apps[kind].job(names[kind, step, form])(handler)
             running.enter_context(apps[kind])
-        for (kind, step), job in jobs.items():
-            stats = apps[kind].stats_by_type[types[kind, step]]
+        for (kind, step, form), job in jobs.items():
+            stats = apps[kind].stats_by_type[names[kind, step, form]]
             value = client.await_result(job, timeout=120).value
             if step == "after commit":
                 wait_until(partial(getattr, stats, "rebalances"), "its partition is read on", timeout_s=90)
@@ -99,8 +102,9 @@ def test_a_worker_killed_at_any_step_leaves_what_the_documentation_says(
                 # What it was handed is settled when its offset is committed.
                 wait_until(partial(getattr, stats, "commits"), f"{kind}, {step} is settled", timeout_s=90)
             times = count_effects(kind, places, cluster_name, job.key)
-            fates[kind, step] = Fate(times, stats.received > 0, value["run"])
-    table = table_of(fates)
+            fates[form][kind, step] = Fate(times, stats.received > 0, value["run"])
+    table = table_of(fates["plain"])
+    assert table_of(fates["coroutine"]) == table, "a coroutine's job has another fate"
     if os.environ.get("RELEVO_WRITE_DOCS"):
         document(table)
     assert table == documented(), f"docs/crash-table.md differs; it is now:\n{table}"

@@ -23,8 +23,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
 import relevo
-from relevo.consumer import Arrivals
-from relevo.offsets import Entry
+from relevo.consumer.consumer import Arrivals
+from relevo.consumer.offsets import Entry
 from relevo_engine.local.kafka import admin
 from tests.support.brokers import Brokers
 from tests.support.fixtures import StartBrokers

@@ -21,7 +21,7 @@ from confluent_kafka import Producer
 
 import relevo
 from relevo.cli.main import cli
-from relevo.job import Job
+from relevo.worker.job import Job
 from relevo_schemas.codec import decode, encode, job_spec
 from relevo_schemas.delivery import Activation
 from tests.support.brokers import Brokers
@@ -49,6 +49,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "create-customer": {"variables": {"email": "ana@example.com"}, "correlation_id": "ana"},
     "call-webhook": {"variables": {"order": "o-1"}},
     "export-orders": {"variables": {"pages": 3}},
+    "move-money": {"variables": {"amount": 20}, "correlation_id": "account-1"},
     "suggest": {"variables": {"product": "p-1"}},
 }
 # Without a word of it in the store, these happen again: so the guide says.
@@ -79,6 +80,7 @@ class World:
             "create-customer": self._count("customers"),
             "call-webhook": self.http.effects["/hooks"],
             "export-orders": self._count("exported_pages"),
+            "move-money": self._count("movements"),
             "suggest": self.http.effects["/push"],
         }
 
@@ -265,7 +267,7 @@ def test_a_lost_export_stops_before_its_next_page(world: World) -> None:
     """A lost attempt that returns would count as done."""
     export = next(load(each) for each in worker_blocks() if each.module == "export_worker")["export_orders"]
     spec = job_spec(key="e-1", type="export-orders", variables=b'{"pages": 3}')
-    job = Job(Activation(0, 1, 1, 1, 3, 0, spec))
+    job = Job(Activation(0, 1, 1, 1, 3, 0, b"", spec))
     job._mark_lost("the job is CANCELLED already")
     with pytest.raises(relevo.Fail, match="stopped at page 0: the job is CANCELLED already"):
         export(job)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition
 
-from relevo.consumer import Arrivals
-from relevo.offsets import Entry, Ownership
+from relevo.consumer.consumer import Arrivals
+from relevo.consumer.offsets import Entry, Ownership
 from tests.support.brokers import Brokers
 from tests.support.group_members import Member, Topic, finish_at_once
 from tests.support.waiting import wait_until

@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from relevo.item import Item
-from relevo.slot_reports import SlotReports
+from relevo.worker.item import Item
+from relevo.worker.slot_reports import SlotReports
 from relevo_schemas.partitioning import partition_of
 from tests.simulation.world import group, plans, world
 from tests.simulation.world.worker import SimWorker

@@ -9,9 +9,9 @@ from typing import Any
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.cimpl import NewTopic
 
-from relevo.consumer import ActivationConsumer, Arrivals
-from relevo.offsets import OffsetTracker
-from relevo.stats import WorkerStats
+from relevo.consumer.consumer import ActivationConsumer, Arrivals
+from relevo.consumer.offsets import OffsetTracker
+from relevo.worker.stats import WorkerStats
 from relevo_engine.local.kafka import admin
 from tests.support.waiting import wait_until
 

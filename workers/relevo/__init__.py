@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from relevo.aclient import AsyncClient
-from relevo.aevents import AsyncJobEvents
-from relevo.app import JobWorker, WorkerApp
-from relevo.client import Client
+from relevo.client.aclient import AsyncClient
+from relevo.client.client import Client
+from relevo.client.requests import JobDefaults, NewJob
+from relevo.client.results import BulkResult, JobHandle, JobResult
 from relevo.dedup import DedupStore, MemoryDedupStore, RedisDedupStore, SqlDedupStore
 from relevo.errors import (
     ClaimLost,
@@ -32,12 +32,12 @@ from relevo.errors import (
     UsedAfterFork,
     VariablesError,
 )
-from relevo.events import JobEvents
-from relevo.job import Fail, Job, JobError
-from relevo.job_event import JobEvent, LogPosition, Skipped
-from relevo.requests import JobDefaults, NewJob
-from relevo.results import BulkResult, JobHandle, JobResult
-from relevo.stats import WorkerStats
+from relevo.events.aevents import AsyncJobEvents
+from relevo.events.events import JobEvents
+from relevo.events.job_event import JobEvent, LogPosition, Skipped
+from relevo.worker.app import JobWorker, WorkerApp
+from relevo.worker.job import Fail, Job, JobError
+from relevo.worker.stats import WorkerStats
 
 __all__ = [
     "AsyncClient",

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import os
+from typing import Final
 
 from relevo.errors import UsedAfterFork
+
+_CAME_BACK: Final = (
+    b"relevo: a process that a handler forked came back out of the handler, and was ended: leave it with "
+    b"os._exit(), or use subprocess\n"
+)
 
 
 class ForkGuard:
@@ -23,6 +29,16 @@ class ForkGuard:
     def foreign(self) -> bool:
         """Whether this is another process."""
         return os.getpid() != self._pid
+
+    def end_child(self) -> None:
+        """End a child that comes back to where its parent's work goes on.
+
+        A handler that forks, and whose child returns from it too, would leave a second worker behind: without
+        threads, but with a copy of every coroutine, which would run on and repeat their effects.
+        """
+        if self.foreign:
+            os.write(2, _CAME_BACK)
+            os._exit(70)
 
     def check(self) -> None:
         """Do nothing in the process the object was made in.

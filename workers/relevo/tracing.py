@@ -20,13 +20,13 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from relevo.client.requests import HEADERS_BYTES_MAX, HEADERS_MAX
 from relevo.environment import on_or_off
-from relevo.outcomes import Completed, Ending, NotOurs, counted_as
-from relevo.requests import HEADERS_BYTES_MAX, HEADERS_MAX
+from relevo.worker.outcomes import Completed, Ending, NotOurs, counted_as
 
 if TYPE_CHECKING:
-    from relevo.job import Job
-    from relevo.requests import NewJob
+    from relevo.client.requests import NewJob
+    from relevo.worker.job import Job
 
 _log: Final = logging.getLogger("relevo.tracing")
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-import relevo.gate
-from relevo.claims import Claims
+import relevo.worker.gate
+from relevo.consumer.offsets import Ownership
 from relevo.dedup.memory import MemoryDedupStore
 from relevo.dedup.store import Mine, Unknown
-from relevo.endings import Endings
-from relevo.item import Item
-from relevo.offsets import Ownership
-from relevo.outcomes import Completed
+from relevo.worker.claims import Claims
+from relevo.worker.endings import Endings
+from relevo.worker.item import Item
+from relevo.worker.outcomes import Completed
 from relevo_engine.core import appliers, commands
 from relevo_engine.core.checks import Fault
 from relevo_engine.core.refusals import Reason
@@ -157,7 +157,7 @@ def claims_of_old(patch: pytest.MonkeyPatch) -> None:
     def item(entry: Any, activation: Any, token: str) -> Item:
         return Item(entry, activation, activation.job.key)
 
-    patch.setattr(relevo.gate, "Item", item)
+    patch.setattr(relevo.worker.gate, "Item", item)
 
 
 def unknown_is_mine(patch: pytest.MonkeyPatch) -> None:

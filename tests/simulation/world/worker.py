@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from relevo.gate import Gate
-from relevo.item import Item
-from relevo.leases import LeaseKeeper
-from relevo.offsets import OffsetTracker, Ownership
-from relevo.outcomes import Completed, Errored, Failed
-from relevo.slot_reports import SlotReports
-from relevo.stats import WorkerStats
+from relevo.consumer.offsets import OffsetTracker, Ownership
+from relevo.worker.gate import Gate
+from relevo.worker.item import Item
+from relevo.worker.leases import LeaseKeeper
+from relevo.worker.outcomes import Completed, Errored, Failed
+from relevo.worker.slot_reports import SlotReports
+from relevo.worker.stats import WorkerStats
 from tests.simulation.world.kafka import NotMember
 from tests.simulation.world.kafka_client import COMMANDS, KafkaClient, Producer
 from tests.simulation.world.network import NoAnswer
@@ -89,7 +89,7 @@ class _NoOffset:
 
 
 class SimRunner:
-    """Runs the handlers; see `relevo.execution.Runner`."""
+    """Runs the handlers; see `relevo.worker.execution.Runner`."""
 
     def __init__(self, worker: SimWorker) -> None:
         self._worker = worker

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-import relevo.claims
 import relevo.dedup.link
 import relevo.dedup.memory
-import relevo.endings
-import relevo.gate
-import relevo.leases
+import relevo.worker.claims
+import relevo.worker.endings
+import relevo.worker.gate
+import relevo.worker.leases
 from relevo_engine.core.channels import FixedChannels
 from relevo_engine.machine import PartitionMachine
 from relevo_partitions.snapshots import snapshotter
@@ -42,8 +42,13 @@ from tests.simulation.world.zookeeper import Ensemble
 DRAIN_S: Final = 120.0
 """So long after the last fault everything must be done."""
 _TIMED: Final = (
-    relevo.gate, relevo.claims, relevo.endings, relevo.leases, relevo.dedup.link, relevo.dedup.memory,
-)  # fmt: skip
+    relevo.worker.gate,
+    relevo.worker.claims,
+    relevo.worker.endings,
+    relevo.worker.leases,
+    relevo.dedup.link,
+    relevo.dedup.memory,
+)
 """Modules that ask the module `time`."""
 
 

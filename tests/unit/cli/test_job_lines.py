@@ -6,8 +6,8 @@ import orjson
 import pytest
 
 from relevo.cli.job_lines import BadLine, GoodLine, from_flags, read_lines
+from relevo.client.requests import NewJob
 from relevo.errors import InvalidRequest
-from relevo.requests import NewJob
 
 NOW_MS = 1_700_000_000_000
 

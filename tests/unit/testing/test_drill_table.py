@@ -53,7 +53,7 @@ def test_a_broken_expectation_and_a_skipped_drill_are_told_with_their_reasons() 
 def test_every_name_stands_for_drills_that_exist() -> None:
     for name in NAMES:
         assert name == SOAK or set(chosen(name)) <= DRILLS.keys()
-    assert set(chosen(ALL)) == DRILLS.keys()
+    assert set(chosen(ALL)) == DRILLS.keys() - {"effects"}, "which needs a database"
     assert {target.drill for target in targets_of(DrillSettings())} <= DRILLS.keys()
 
 

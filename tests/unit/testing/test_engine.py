@@ -305,8 +305,8 @@ async def test_two_apps_and_an_object_form() -> None:
 
 async def test_the_workers_time_is_real_again_afterwards() -> None:
     """A worker for a real cluster in the same process would run on a clock that stands still."""
-    from relevo import gate, leases
     from relevo.dedup import link
+    from relevo.worker import gate, leases
 
     modules = (gate, leases, link)
     async with Engine(), Engine():

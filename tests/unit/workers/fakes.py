@@ -7,7 +7,7 @@ from typing import Any
 
 from relevo.dedup.memory import MemoryDedupStore
 from relevo.dedup.store import Answer, Claim, Finish, Unknown
-from relevo.item import Item
+from relevo.worker.item import Item
 from relevo_schemas.codec import decode, encode, job_spec
 from relevo_schemas.delivery import Activation
 from relevo_schemas.records import Record

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import cast
 
-from relevo.gate import Gate
-from relevo.offsets import Entry, OffsetTracker
-from relevo.outcomes import Outcome
+from relevo.consumer.offsets import Entry, OffsetTracker
 from relevo.sender import Sender
-from relevo.solitude import Solitude
-from relevo.stats import WorkerStats
+from relevo.worker.gate import Gate
+from relevo.worker.outcomes import Outcome
+from relevo.worker.solitude import Solitude
+from relevo.worker.stats import WorkerStats
 from tests.unit.workers.fakes import FakeRunner, FakeSender, FakeStore
 
 TOPIC = "c.activations.send-email"

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from relevo.commits import KafkaError, KafkaException  # type: ignore[attr-defined]
-from relevo.consumer import ActivationConsumer, Arrivals
-from relevo.offsets import Entry, OffsetTracker
-from relevo.stats import WorkerStats
+from relevo.consumer.commits import KafkaError, KafkaException  # type: ignore[attr-defined]
+from relevo.consumer.consumer import ActivationConsumer, Arrivals
+from relevo.consumer.offsets import Entry, OffsetTracker
+from relevo.worker.stats import WorkerStats
 
 __all__ = ["TOPIC", "KafkaError", "Place", "Read", "Reading", "ScriptedConsumer", "Trouble"]
 

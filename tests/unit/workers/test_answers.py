@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from relevo.answers import Decision, Ending
+from relevo.client.answers import Decision, Ending
+from relevo.client.receipts import OFFSET_UNKNOWN
+from relevo.client.results import JobHandle, JobResult
 from relevo.errors import JobNotCompleted, LogGap, Rejected
-from relevo.receipts import OFFSET_UNKNOWN
-from relevo.results import JobHandle, JobResult
 from relevo_schemas.codec import job_spec
 from relevo_schemas.events import (
     CommandRejected,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import relevo
-from relevo.consumer_options import make_consumer, options_for_worker
+from relevo.consumer.options import make_consumer, options_for_worker
 from relevo.errors import ConfigurationError
 
 

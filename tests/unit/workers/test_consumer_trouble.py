@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from relevo import backpressure, commits
+from relevo.consumer import backpressure, commits
 from relevo.errors import ConfigurationError, RelevoError
 from tests.unit.workers.scripted_consumer import TOPIC, KafkaError, Read, Reading, Trouble
 
@@ -144,7 +144,7 @@ def test_an_error_in_the_readers_thread_is_a_fault_and_not_an_end(monkeypatch: p
         raise RuntimeError("a mistake of ours")
 
     monkeypatch.setattr(reading.worker, "_turn", broken)
-    monkeypatch.setattr("relevo.consumer.await_topic", lambda *about: None)
+    monkeypatch.setattr("relevo.consumer.consumer.await_topic", lambda *about: None)
     reading.worker.start()
     reading.worker.thread.join(30)
     assert "a mistake of ours" in str(reading.worker.fault)

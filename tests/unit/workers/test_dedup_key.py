@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import relevo
-from relevo.dedup_key import DedupKey
 from relevo.testing import Engine, KeptDedupStore, assert_idempotent
+from relevo.worker.dedup_key import DedupKey
 from tests.unit.workers.fakes import activation
 
 

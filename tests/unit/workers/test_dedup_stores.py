@@ -8,6 +8,7 @@ import pytest
 
 from relevo.dedup.memory import MemoryDedupStore
 from relevo.dedup.redis import RedisDedupStore
+from relevo.dedup.sql import SqlDedupStore
 from relevo.dedup.store import MINE, Claim, Done, Finish, Unknown
 from relevo.errors import ConfigurationError, StoreUnavailable, StoreUnsafe
 
@@ -39,9 +40,15 @@ def test_claims_outlive_a_full_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [MemoryDedupStore, lambda ttl: RedisDedupStore(ttl=ttl)], ids=["memory", "redis"]
+    "make",
+    [
+        MemoryDedupStore,
+        lambda ttl: RedisDedupStore(ttl=ttl),
+        lambda ttl: SqlDedupStore("sqlite:///d.db", ttl=ttl),
+    ],
+    ids=["memory", "redis", "sql"],
 )
-@pytest.mark.parametrize("ttl", [0, -1])
+@pytest.mark.parametrize("ttl", [0, -1, float("nan"), float("inf")])
 def test_a_window_of_nothing_is_refused(make: Any, ttl: float) -> None:
     with pytest.raises(ConfigurationError, match="more than 0 seconds"):
         make(ttl)
@@ -96,16 +103,23 @@ class FakePipeline:
 
 
 class FakeClient:
-    def __init__(self, replies: Any = None, memory: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, replies: Any = None, memory: dict[str, Any] | None = None, aof: int = 1, save: str = ""
+    ) -> None:
         self._replies = replies
         self._memory = memory or {}
+        self._aof = aof
+        self._save = save
 
     def pipeline(self, transaction: bool) -> FakePipeline:
         assert not transaction
         return FakePipeline(self._replies)
 
     def info(self, section: str) -> dict[str, Any]:
-        return self._memory if section == "memory" else {"aof_enabled": 1}
+        return self._memory if section == "memory" else {"aof_enabled": self._aof}
+
+    def config_get(self, name: str) -> dict[str, str]:
+        return {name: self._save}
 
 
 def faults() -> list[Any]:
@@ -150,3 +164,14 @@ def test_a_redis_that_evicts_is_refused_with_what_to_change(policy: str) -> None
 
 def test_a_redis_that_keeps_its_keys_is_taken() -> None:
     RedisDedupStore(client=FakeClient(memory={"maxmemory_policy": "noeviction"})).check()
+
+
+@pytest.mark.parametrize(("aof", "save", "warned"), [(0, "", True), (1, "", False), (0, "900 1", False)])
+def test_a_redis_that_a_restart_empties_is_told(
+    caplog: pytest.LogCaptureFixture, aof: int, save: str, warned: bool
+) -> None:
+    """It is taken, as a cache may be all somebody wants; nobody shall find out by a second payment."""
+    store = RedisDedupStore(client=FakeClient(aof=aof, save=save))
+    for _job_type in range(3):
+        store.check()
+    assert caplog.text.count("a restart of it forgets what was done") == warned, "once is enough"

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from relevo.errors import InvalidRequest, LogGap
-from relevo.event_choice import Choice, check_gap, check_start
-from relevo.job_event import JobEvent, LogPosition, Skipped, key_of
-from relevo.log_progress import Progress
+from relevo.events.event_choice import Choice, check_gap, check_start
+from relevo.events.job_event import JobEvent, LogPosition, Skipped, key_of
+from relevo.events.log_progress import Progress
 from relevo_schemas.codec import job_spec
 from relevo_schemas.events import CommandRejected, JobCompleted, JobCreated, JobDue, LeaderElected
 

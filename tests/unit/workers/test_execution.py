@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from relevo.execution import AsyncRunner, LoopThread, ThreadRunner, is_async
-from relevo.item import Item
-from relevo.job import Job
-from relevo.offsets import Ownership
-from relevo.outcomes import Completed, Failed
+from relevo.consumer.offsets import Ownership
+from relevo.worker.execution import AsyncRunner, LoopThread, ThreadRunner, is_async
+from relevo.worker.item import Item
+from relevo.worker.job import Job
+from relevo.worker.outcomes import Completed, Failed
 from tests.unit.workers.fakes import activation
 
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
@@ -236,7 +236,7 @@ def test_whatever_a_plain_function_raises_is_its_own_end_only(
 
 FORKS = """
 import asyncio, os, queue, sys
-from relevo.execution import AsyncRunner, LoopThread, ThreadRunner
+from relevo.worker.execution import AsyncRunner, LoopThread, ThreadRunner
 from tests.unit.workers.test_execution import item
 
 effects = sys.argv[1]

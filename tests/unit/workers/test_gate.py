@@ -9,7 +9,7 @@ import pytest
 
 from relevo.dedup.store import Answer, Claim, Finish, Unknown
 from relevo.errors import StoreUnsafe
-from relevo.outcomes import Completed, Errored, Failed
+from relevo.worker.outcomes import Completed, Errored, Failed
 from relevo_schemas.codec import encode
 from relevo_schemas.commands import CancelJob, CompleteJob, FailJob, ThrowError
 from tests.unit.workers.fakes import FakeError, FakeMessage, activation_bytes

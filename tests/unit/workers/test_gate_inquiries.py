@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
+from relevo.consumer.offsets import Ownership
 from relevo.follower import Follower, Interest
-from relevo.inquiries import Inquiries
-from relevo.item import Item
-from relevo.offsets import Ownership
-from relevo.outcomes import Completed
 from relevo.sender import Sender
+from relevo.worker.inquiries import Inquiries
+from relevo.worker.item import Item
+from relevo.worker.outcomes import Completed
 from relevo_schemas.commands import CompleteJob, LeaseRef, StartJobs
 from relevo_schemas.events import CommandRejected, JobStarted, JobTimedOut
 from relevo_schemas.records import Event

@@ -17,13 +17,14 @@ from typing import Any, cast
 import pytest
 
 import relevo
-from relevo import health, health_server
 from relevo.cli.main import main
 from relevo.dedup.store import MINE, Unknown
 from relevo.errors import ConfigurationError, StoreUnsafe, Unreachable
-from relevo.health_pages import health_server as serve
-from relevo.health_server import CONNECTIONS_MAX, REQUEST_BYTES_MAX, Answer, HealthServer, parse_address
-from relevo.worker import Workers
+from relevo.health import health
+from relevo.health import server as health_server
+from relevo.health.pages import health_server as serve
+from relevo.health.server import CONNECTIONS_MAX, REQUEST_BYTES_MAX, Answer, HealthServer, parse_address
+from relevo.worker.worker import Workers
 from tests.support.waiting import wait_until
 
 LOOPBACK = "127.0.0.1:0"

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from relevo.consumer import ActivationConsumer
+from relevo.consumer.consumer import ActivationConsumer
 from relevo.dedup.store import Answer, Claim, Done, Finish, Mine
-from relevo.outcomes import Completed
+from relevo.worker.outcomes import Completed
 from tests.unit.workers.fakes import activation_bytes
 from tests.unit.workers.gate_world import World
 from tests.unit.workers.scripted_consumer import TOPIC, Place, Read, ScriptedConsumer

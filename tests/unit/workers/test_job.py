@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from relevo.errors import VariablesError
-from relevo.job import Fail, Job, JobError
+from relevo.worker.job import Fail, Job, JobError
 from tests.unit.workers.fakes import activation
 
 

@@ -11,10 +11,10 @@ from concurrent.futures import Future
 
 import pytest
 
+from relevo.client.many import Call, check_in_flight, run_many, run_many_async
+from relevo.client.results import BulkResult, JobHandle
+from relevo.client.steps import Steps, Wait
 from relevo.errors import InvalidRequest, OutcomeUnknown, Rejected, RelevoError
-from relevo.many import Call, check_in_flight, run_many, run_many_async
-from relevo.results import BulkResult, JobHandle
-from relevo.steps import Steps, Wait
 
 
 class Kafka:

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from relevo.offsets import Entry, OffsetTracker
+from relevo.consumer.offsets import Entry, OffsetTracker
 
 TOPIC = "t"
 

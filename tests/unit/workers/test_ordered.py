@@ -8,13 +8,13 @@ from typing import cast
 import pytest
 
 import relevo
-from relevo import lanes
+from relevo.consumer.offsets import Entry
 from relevo.dedup.store import Claim, Finish, Mine
-from relevo.dedup_key import DedupKey
 from relevo.errors import ConfigurationError
-from relevo.offsets import Entry
-from relevo.outcomes import Completed, Errored, Failed, NotOurs
-from relevo.worker import JobType
+from relevo.worker import lanes
+from relevo.worker.dedup_key import DedupKey
+from relevo.worker.outcomes import Completed, Errored, Failed, NotOurs
+from relevo.worker.worker import JobType
 from relevo_schemas.commands import CompleteJob
 from tests.unit.workers.fakes import FakeError, activation_bytes
 from tests.unit.workers.gate_world import TOPIC, World

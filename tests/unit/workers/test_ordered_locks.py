@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from relevo import lanes
 from relevo.dedup.store import Claim, Held, Mine
-from relevo.item import Item
-from relevo.locks import is_lock, lock_prefix
+from relevo.worker import lanes
+from relevo.worker.item import Item
+from relevo.worker.locks import is_lock, lock_prefix
 from tests.unit.workers.fakes import activation_bytes
 from tests.unit.workers.test_gate_inquiries import doubtful
 from tests.unit.workers.test_leases import World as LeaseWorld

@@ -11,8 +11,8 @@ import pytest
 
 import relevo
 from relevo.dedup.store import Claim, Held
-from relevo.locks import OrderLocks
 from relevo.testing import Engine, KeptDedupStore, assert_idempotent
+from relevo.worker.locks import OrderLocks
 
 
 class Ledger:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from relevo.errors import VariablesError
-from relevo.job import Fail, JobError
-from relevo.outcomes import (
+from relevo.worker.job import Fail, JobError
+from relevo.worker.outcomes import (
     ERROR_TEXT_MAX,
     RESULT_BYTES_MAX,
     Completed,

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import relevo
+from relevo.consumer.offsets import OffsetTracker
 from relevo.errors import InvalidRequest
-from relevo.job import Job
-from relevo.offsets import OffsetTracker
-from relevo.outcomes import Completed, Errored, Failed, Outcome
-from relevo.progress import INTERVAL_S, Note
-from relevo.slot_reports import AGAIN_S, SlotReports
+from relevo.worker.job import Job
+from relevo.worker.outcomes import Completed, Errored, Failed, Outcome
+from relevo.worker.progress import INTERVAL_S, Note
+from relevo.worker.slot_reports import AGAIN_S, SlotReports
 from relevo_schemas.commands import CheckpointJob, FailJob, ReportSlots, StartJobs
 from tests.unit.workers.fakes import FakeSender, activation, activation_bytes
 from tests.unit.workers.gate_world import World as GateWorld

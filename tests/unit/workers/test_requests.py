@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from relevo.client.requests import VARIABLES_BYTES_MAX, JobDefaults, NewJob, check_defaults, new_key
 from relevo.errors import InvalidRequest
-from relevo.requests import VARIABLES_BYTES_MAX, JobDefaults, NewJob, check_defaults, new_key
 
 
 def nested(depth: int) -> Any:

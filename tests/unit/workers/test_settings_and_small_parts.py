@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from relevo.app import WorkerApp
+from relevo.client.steps import Steps, Wait, run, run_async
 from relevo.errors import ConfigurationError, InvalidRequest
-from relevo.event_choice import KINDS, check_kinds, check_start
+from relevo.events.event_choice import KINDS, check_kinds, check_start
 from relevo.kafka_options import guarded, options_for_consumer, options_for_producer
 from relevo.names import check_cluster
-from relevo.stats import WorkerStats, total
-from relevo.steps import Steps, Wait, run, run_async
-from relevo.worker import JobType
+from relevo.worker.app import WorkerApp
+from relevo.worker.stats import WorkerStats, total
+from relevo.worker.worker import JobType
 
 
 def test_options_may_be_written_with_underscores() -> None:

@@ -11,8 +11,8 @@ import pytest
 from relevo import ConfigurationError, WorkerApp
 from relevo.dedup.store import Claim, Finish
 from relevo.errors import StoreUnsafe
-from relevo.outcomes import Completed, Failed
-from relevo.solitude import Desk, Solitude
+from relevo.worker.outcomes import Completed, Failed
+from relevo.worker.solitude import Desk, Solitude
 from relevo_schemas.commands import CompleteJob
 from tests.unit.workers.fakes import activation_bytes
 from tests.unit.workers.gate_world import TOPIC, World

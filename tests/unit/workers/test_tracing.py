@@ -18,13 +18,13 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 import relevo
 from relevo import tracing
-from relevo.bulk import Bulk
-from relevo.core import Core
+from relevo.client.bulk import Bulk
+from relevo.client.core import Core
+from relevo.client.requests import HEADERS_BYTES_MAX, HEADERS_MAX, NewJob
 from relevo.errors import ConfigurationError
-from relevo.outcomes import Completed
-from relevo.requests import HEADERS_BYTES_MAX, HEADERS_MAX, NewJob
 from relevo.testing import Engine, KeptDedupStore
 from relevo.tracing import TraceHeaders
+from relevo.worker.outcomes import Completed
 from relevo_schemas.codec import decode
 from relevo_schemas.commands import CreateJob
 from tests.unit.workers.fakes import activation
@@ -66,7 +66,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[CreateJob]:
             found.append(cast("CreateJob", decode(value)))
             return True
 
-    monkeypatch.setattr("relevo.core.Sender", FakeSender)
+    monkeypatch.setattr("relevo.client.core.Sender", FakeSender)
     return found
 
 

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import queue
+import sqlite3
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from relevo.consumer.offsets import Ownership
 from relevo.dedup.memory import MemoryDedupStore
 from relevo.dedup.sql import SqlDedupStore
 from relevo.dedup.sql_rows import Call, Row, answer_of, rounds, stored_key
 from relevo.dedup.store import MINE, Claim, Done, Finish, Held, StoreTransaction, Unknown
 from relevo.errors import ClaimLost, ConfigurationError, InvalidRequest
-from relevo.job import Job
-from relevo.outcomes import Completed, NotOurs, of_exception
-from relevo.transactions import Grant
+from relevo.worker.execution import AsyncRunner, LoopThread, ThreadRunner
+from relevo.worker.item import Item
+from relevo.worker.job import Job
+from relevo.worker.outcomes import Completed, Failed, NotOurs, of_exception
+from relevo.worker.transactions import Grant, at_end
 from relevo_schemas.commands import CompleteJob
 from tests.unit.workers.fakes import activation, activation_bytes
 from tests.unit.workers.gate_world import World
@@ -35,6 +43,9 @@ class FakeTransaction:
 
     def undo(self) -> None:
         self.calls.append("undo")
+
+    def abandon(self) -> None:
+        self.calls.append("abandon")
 
     async def abegin(self) -> str:
         return self.begin()
@@ -94,6 +105,134 @@ def test_a_block_commits_or_rolls_back() -> None:
     assert store.made.calls == ["begin", "undo", "begin", ("finish", b"[1]")]
     with pytest.raises(ConfigurationError, match="one transaction"):
         job.transaction()
+
+
+def run_async(handler: Callable[[Job], Awaitable[Any]], job: Job) -> Any:
+    """The outcome of a job, and what its handler left running has come to its end too."""
+    item = Item(Ownership("t", 0, 1, 0).begin(0), activation("k"), "me")  # type: ignore[arg-type]
+    item.job = job
+    thread, ended = LoopThread(), queue.SimpleQueue[list[Item]]()
+    AsyncRunner(thread, handler, ended.put).submit([item])
+    ended.get(timeout=30)
+    thread.close()
+    return item.outcome
+
+
+def test_a_connection_of_another_type_than_was_named_is_refused() -> None:
+    """A handler for SQLite on PostgreSQL fails at its first statement, or doesn't, which is worse."""
+    store = TransactionalStore()
+    job = job_with(store)
+    with pytest.raises(ConfigurationError, match=r"transaction\(bytes\): .* builtins.str here"):
+        job.transaction(bytes).__enter__()
+    assert store.made.calls == ["begin", "undo"]
+    with pytest.raises(ConfigurationError, match="str here"):
+        asyncio.run(job.transaction(bytes).__aenter__())
+    assert store.made.calls == ["begin", "undo"] * 2
+    with job.transaction(str) as connection:
+        job.done(connection)
+    assert store.made.calls[-1] == ("finish", b'"connection"')
+
+
+def run_plain(handler: Callable[[Job], Any], job: Job) -> Any:
+    """The outcome of a job."""
+    item = Item(Ownership("t", 0, 1, 0).begin(0), activation("k"), "me")  # type: ignore[arg-type]
+    item.job = job
+    ended = queue.SimpleQueue[list[Item]]()
+    runner = ThreadRunner(handler, 1, ended.put, "t")
+    runner.submit([item])
+    ended.get(timeout=30)
+    runner.close()
+    return item.outcome
+
+
+def test_a_transaction_that_a_plain_handler_leaves_open_is_no_success() -> None:
+    """It would be completed, its effect never committed, and lost when the server ends the transaction."""
+    store = TransactionalStore()
+
+    def handler(job: Job) -> None:
+        job.transaction().__enter__()
+
+    outcome = run_plain(handler, job_with(store))
+    assert isinstance(outcome, Failed)
+    assert outcome.retriable
+    assert "was rolled back: end the block" in outcome.error
+    assert store.made.calls == ["begin", "abandon"]
+
+
+def test_a_transaction_that_a_coroutine_leaves_to_a_task_is_no_success() -> None:
+    store = TransactionalStore()
+    found: list[BaseException] = []
+    inside = asyncio.Event()
+
+    async def leaked(job: Job) -> None:
+        try:
+            async with job.transaction():
+                inside.set()
+                await asyncio.sleep(0.05)
+        except ConfigurationError as error:
+            found.append(error)
+
+    tasks = []
+
+    async def handler(job: Job) -> None:
+        tasks.append(asyncio.create_task(leaked(job)))
+        await inside.wait()
+        tasks.append(asyncio.create_task(asyncio.wait_for(tasks[0], 10)))
+
+    outcome = run_async(handler, job_with(store))
+    assert isinstance(outcome, Failed)
+    assert store.made.calls == ["begin", "abandon"], "and the task that still holds it does nothing more"
+
+
+def test_a_handler_that_has_ended_opens_no_transaction() -> None:
+    """What it left running would commit an effect for an attempt that has been reported as failed."""
+    store = TransactionalStore()
+    job = job_with(store)
+    assert at_end(job, Completed(b"1")) == Completed(b"1")
+    with pytest.raises(ConfigurationError, match="the handler has ended"):
+        job.transaction()
+    late = job_with(store)
+    block = late.transaction()
+    at_end(late, Completed(b"1"))
+    with pytest.raises(ConfigurationError, match="the handler has ended"), block:
+        pass
+    assert store.made.calls == ["begin", "abandon"]
+
+
+@pytest.mark.parametrize("form", ["plain", "coroutine"])
+def test_a_transaction_left_open_lets_go_of_its_file(tmp_path: Path, form: str) -> None:
+    """SQLite has one writer: what is left open would stop every worker on the machine."""
+    url = f"sqlite:///{tmp_path}/shop.db"
+    store, other = SqlDedupStore(url), SqlDedupStore(url, timeout=5)
+    store.check()
+    with sqlite3.connect(tmp_path / "shop.db") as connection:
+        connection.execute("CREATE TABLE effects (key TEXT)")
+    connection.close()
+    store.claim([Claim("k", "me", 60)])
+    job = job_with(store)
+
+    def handler(job: Job) -> None:
+        job.transaction().__enter__().execute("INSERT INTO effects VALUES ('k')")
+
+    async def coroutine(job: Job) -> None:
+        (await job.transaction().__aenter__()).execute("INSERT INTO effects VALUES ('k')")
+
+    outcome = run_plain(handler, job) if form == "plain" else run_async(coroutine, job)
+    assert isinstance(outcome, Failed)
+    assert other.claim([Claim("another", "you", 60)]) == [MINE]
+    with sqlite3.connect(tmp_path / "shop.db") as connection:
+        assert connection.execute("SELECT * FROM effects").fetchall() == []
+    connection.close()
+    store.close()
+    other.close()
+
+
+def test_a_failure_stays_one_and_says_its_own_reason() -> None:
+    store = TransactionalStore()
+    job = job_with(store)
+    job.transaction().__enter__()
+    assert at_end(job, Failed("boom")) == Failed("boom")
+    assert store.made.calls == ["begin", "abandon"]
 
 
 @pytest.mark.parametrize(("result", "said"), [(object(), "not JSON"), ("x" * 1_000_000, "bytes")])

@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
+from relevo.consumer.offsets import Ownership
 from relevo.errors import RelevoError
 from relevo.follower import Follower, Interest
-from relevo.item import Item
-from relevo.offsets import Ownership
-from relevo.watch import LossWatch
+from relevo.worker.item import Item
+from relevo.worker.watch import LossWatch
 from relevo_schemas.events import CommandRejected, JobCancelled, JobCompleted, JobStarted, JobTimedOut
 from relevo_schemas.records import Event
 from tests.unit.workers.fakes import activation

@@ -14,14 +14,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import relevo
+from relevo.consumer.offsets import OffsetTracker
+from relevo.consumer.reading import Reading
 from relevo.dedup.store import Claim
 from relevo.errors import MissingExtra
-from relevo.offsets import OffsetTracker
-from relevo.reading import Reading
-from relevo.stats import BOUNDS_S, Histogram, WorkerStats, total
+from relevo.health.metrics import _COUNTERS, exposition
 from relevo.testing import Engine, KeptDedupStore
-from relevo.worker import TypeWorker
-from relevo.worker_metrics import _COUNTERS, exposition
+from relevo.worker.stats import BOUNDS_S, Histogram, WorkerStats, total
+from relevo.worker.worker import TypeWorker
 from tests.unit.workers.fakes import activation_bytes
 from tests.unit.workers.gate_world import World
 

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from relevo import JobEvent, JobEvents, JobHandle, Outcome
 from relevo.cli.refusals import why
-from relevo.results import FINISHED_STATES, finish_of
+from relevo.client.results import FINISHED_STATES, finish_of
 from relevo_schemas.events import CommandRejected, JobCreated, JobFailed, JobIncident
 
 _READ_S: Final = 0.2

@@ -118,7 +118,7 @@ def mirror(
     Each event is copied once, in order, within transactions: a mirror that was stopped or killed goes on
     where the topic ends. Schemas are registered under TOPIC-relevo.KIND.
     """
-    from relevo.mirror import ConfluentMirror
+    from relevo.events.mirror import ConfluentMirror
 
     options: dict[str, Any] = {**parse_kafka_options(kafka_option)}
     count = 0
@@ -134,7 +134,7 @@ def _kind(text: str) -> str:
     Raises:
         click.BadParameter: There is none.
     """
-    from relevo.event_choice import KINDS
+    from relevo.events.event_choice import KINDS
 
     by_name = {name.lower(): name for name in sorted(KINDS)}
     if text.lower() in by_name:

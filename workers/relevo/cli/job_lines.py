@@ -10,8 +10,8 @@ from typing import Any, Final
 import orjson
 
 from relevo.cli.output import parse_time
+from relevo.client.requests import NewJob
 from relevo.errors import InvalidRequest
-from relevo.requests import NewJob
 from relevo_schemas.codec import RECORD_BYTES_MAX
 
 LINE_BYTES_MAX: Final = 4 * RECORD_BYTES_MAX

@@ -14,7 +14,7 @@ from relevo.cli.output import as_json, kafka_options, parse_kafka_options, show_
 
 if TYPE_CHECKING:
     from relevo import Client, JobHandle
-    from relevo.core import WaitFor
+    from relevo.client.core import WaitFor
 
 _WAITS = ("accepted", "decided", "result")
 _STATES = ("scheduled", "ready", "active", "incident")

@@ -1,0 +1,1 @@
+"""Creating jobs and asking about them: what a caller uses, blocking or in coroutines."""

@@ -1,0 +1,1 @@
+"""Reading activations from Kafka, and committing what is worked off."""

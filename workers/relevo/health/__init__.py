@@ -1,0 +1,1 @@
+"""What a worker process shows of itself over HTTP: liveness, readiness, metrics."""

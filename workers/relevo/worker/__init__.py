@@ -1,0 +1,1 @@
+"""Running jobs: from an activation that was read to an acknowledged outcome."""
