@@ -16,7 +16,7 @@ import redis
 
 import relevo
 from relevo.dedup.store import Answer, Claim, Finish
-from relevo.gate import Gate
+from relevo.worker.gate import Gate
 
 FORMS = ("plain", "coroutine")
 """Of a handler. A worker process runs a job with each, and dies when both have come to the step."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 NAMES = (
     "leader-kill", "leader-freeze", "zookeeper-cut", "zookeeper-down", "zookeeper-restart", "broker-kill",
-    "broker-restart", "worker-kill", "worker-freeze", "rolling-restart", "soak", "all",
+    "broker-restart", "worker-kill", "worker-freeze", "rolling-restart", "effects", "soak", "all",
 )  # fmt: skip
 _COUNTS = click.Choice(("1", "3"))
 
@@ -58,6 +58,23 @@ _COUNTS = click.Choice(("1", "3"))
     default="",
     metavar="URL",
     help="The workers' dedup store; none: one in each. Default: an own redis-server, where there is one.",
+)
+@click.option(
+    "--effects",
+    default="",
+    metavar="URL",
+    help="Where the effects of `effects` happen: postgresql://… or redis://….",
+)
+@click.option(
+    "--jobs", type=click.IntRange(1, 10_000_000), default=10_000, show_default=True, help="Jobs of `effects`."
+)
+@click.option(
+    "--every",
+    "every_s",
+    type=click.FloatRange(0.1),
+    default=3,
+    show_default=True,
+    help="Seconds between two kills of `effects`.",
 )
 @click.option(
     "--json",
@@ -110,7 +127,9 @@ def command(
     worker-freeze      SIGSTOP of a worker until others have done its jobs, then SIGCONT
     rolling-restart    SIGTERM of each node in turn, and a start
     soak               random ones of these every 10 to 20 s
-    all                all of these but soak
+    all                all of these
+    effects            kill -9 of random workers all the time, while each of --jobs has an effect in a
+                       database, which counts them in the end (needs --effects)
 
     It starts a cluster of its own, with --kafka, --zookeeper and --cluster it takes one that runs, as far as
     its nodes are processes of yours on this machine; what it stopped there it starts again.
@@ -120,6 +139,7 @@ def command(
       relevo drill leader-kill --repeat 20
       relevo drill all --brokers 3 --zookeepers 3
       relevo drill soak --duration 3600 --seed 7
+      relevo drill effects --jobs 100000 --rate 400 --effects postgresql://me@localhost/scratch
       relevo drill leader-kill --kafka localhost:9092 --zookeeper localhost:2181 --cluster relevo
 
     Exit code 0 if no accepted job was lost, the verifier has nothing to say against the log, and whatever had
@@ -130,6 +150,8 @@ def command(
         raise click.UsageError(
             "--kafka and --zookeeper belong together: both for a cluster that runs already"
         )
+    if (name == "effects") != bool(given["effects"]):
+        raise click.UsageError("`relevo drill effects` and --effects URL belong together")
     # What the nodes need: if it is missing, better told before anything starts.
     importlib.import_module("relevo_engine.node")
     from relevo.testing.drills.catalog import chosen

@@ -24,6 +24,8 @@ def lines_of(report: Report) -> list[str]:
         control = found["control"]
         steps = ", ".join(f"{name} {each['p50']:g}" for name, each in found["steps_ms"].items() if each)
         lines += [f"{drill}: steps of a takeover, p50 in ms: {steps}"] if steps else []
+        told = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in found["counts"].items())
+        lines += [f"{drill}: {found['jobs']:,} jobs: {told}"] if told else []
         lines += [f"{drill}: NOT SO: {each}" for each in found["broken"]]
         lines += [
             f"{drill}: {each['measure']} {each['at']} {each['found_ms']:g} ms, "

@@ -7,7 +7,17 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from relevo.dedup.store import DEFAULT_TTL_S, MINE, Answer, Claim, DedupStore, Done, Finish, Held
+from relevo.dedup.store import (
+    DEFAULT_TTL_S,
+    MINE,
+    Answer,
+    Claim,
+    DedupStore,
+    Done,
+    Finish,
+    Held,
+    check_seconds,
+)
 from relevo.errors import ConfigurationError
 
 _SWEEP_EVERY: Final = 1_000
@@ -34,8 +44,7 @@ class MemoryDedupStore(DedupStore):
         capacity: int = 1_000_000,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if ttl <= 0:
-            raise ConfigurationError(f"ttl must be more than 0 seconds, not {ttl:g}")
+        check_seconds("ttl", ttl)
         if capacity < 1:
             raise ConfigurationError(f"capacity must be at least 1, not {capacity}")
         self.ttl = ttl

@@ -10,7 +10,18 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from relevo.dedup.store import DEFAULT_TTL_S, MINE, Answer, Claim, DedupStore, Done, Finish, Held, Unknown
+from relevo.dedup.store import (
+    DEFAULT_TTL_S,
+    MINE,
+    Answer,
+    Claim,
+    DedupStore,
+    Done,
+    Finish,
+    Held,
+    Unknown,
+    check_seconds,
+)
 from relevo.errors import ConfigurationError, MissingExtra, StoreUnavailable, StoreUnsafe
 
 _log: Final = logging.getLogger("relevo.dedup")
@@ -71,15 +82,14 @@ class RedisDedupStore(DedupStore):
         timeout: float = 1.0,
         client: Any = None,
     ) -> None:
-        if ttl <= 0:
-            raise ConfigurationError(f"ttl must be more than 0 seconds, not {ttl:g}")
-        if timeout <= 0:
-            raise ConfigurationError(f"timeout must be more than 0 seconds, not {timeout:g}")
+        check_seconds("ttl", ttl)
+        check_seconds("timeout", timeout)
         try:
             self._redis = importlib.import_module("redis")
         except ImportError as error:
             raise MissingExtra("RedisDedupStore", "redis") from error
         self.ttl = ttl
+        self._told = False
         self._address = _address(url) if client is None else "the given client"
         self._client = client if client is not None else self._connect(url, timeout)
 
@@ -135,7 +145,10 @@ class RedisDedupStore(DedupStore):
                 f"Redis at {self._address} has maxmemory-policy {policy}: when memory gets short it would "
                 f"forget claims, and jobs run twice. Set maxmemory-policy noeviction, or use another Redis"
             )
-        if not persistence.get("aof_enabled") and not memory.get("maxmemory") and self._saves_nothing():
+        if self._told or persistence.get("aof_enabled") or memory.get("maxmemory"):
+            return
+        if self._saves_nothing():
+            self._told = True  # each job type of a process has it checked
             _log.warning(
                 "Redis at %s keeps nothing on disk: a restart of it forgets what was done", self._address
             )

@@ -11,7 +11,16 @@ from typing import Any, Final
 from relevo.dedup.sql_postgres import PostgresBackend
 from relevo.dedup.sql_rows import Asked, Backend, Call, answers, table_parts
 from relevo.dedup.sql_sqlite import SqliteBackend
-from relevo.dedup.store import DEFAULT_TTL_S, MINE, Answer, Claim, DedupStore, Finish, StoreTransaction
+from relevo.dedup.store import (
+    DEFAULT_TTL_S,
+    MINE,
+    Answer,
+    Claim,
+    DedupStore,
+    Finish,
+    StoreTransaction,
+    check_seconds,
+)
 from relevo.errors import ConfigurationError, StoreUnsafe
 
 _log: Final = logging.getLogger("relevo.dedup")
@@ -65,8 +74,7 @@ class SqlDedupStore(DedupStore):
         idle: float = 300.0,
     ) -> None:
         for name, seconds in (("ttl", ttl), ("timeout", timeout)):
-            if not seconds > 0:
-                raise ConfigurationError(f"{name} must be more than 0 seconds, not {seconds:g}")
+            check_seconds(name, seconds)
         if not idle >= 0:
             raise ConfigurationError(f"idle must not be negative, not {idle:g}")
         if connections < 1:
@@ -169,6 +177,12 @@ class _Noted:
     def undo(self) -> None:
         try:
             self._inner.undo()
+        finally:
+            self._noted.discard(self._note)
+
+    def abandon(self) -> None:
+        try:
+            self._inner.abandon()
         finally:
             self._noted.discard(self._note)
 

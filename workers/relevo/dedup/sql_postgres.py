@@ -99,6 +99,7 @@ class PostgresBackend:
         self._timeout = timeout
         self._idle = idle
         self._verified = False
+        self._told = False
         self._watchdog = Watchdog()
         self._taps: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
         self.schema = self._text(CREATE).replace("{index}", quoted(table[-1] + "_expires"))
@@ -256,7 +257,8 @@ class PostgresBackend:
             raise StoreUnavailable(f"PostgreSQL at {self.address}: {self.reason(error)}") from None
         if read_only == "on":
             raise StoreUnavailable(f"PostgreSQL at {self.address} is read-only: a replica, or set so")
-        if "off" in (fsync, commit):
+        if "off" in (fsync, commit) and not self._told:
+            self._told = True  # each job type of a process has it checked
             _log.warning(
                 "PostgreSQL at %s has fsync %s and synchronous_commit %s: a crash of the server forgets "
                 "what was done last", self.address, fsync, commit,

@@ -28,6 +28,7 @@ class PostgresTransaction:
         self._ttl = ttl
         self._connection: Any = None
         self._block: Any = None
+        self._in_loop = False
 
     # Threads
 
@@ -86,6 +87,12 @@ class PostgresTransaction:
         else:
             self._backend.threads.give(self._connection, well=True)
 
+    def abandon(self) -> None:  # noqa: D102
+        if self._in_loop:
+            self._adrop()
+        else:
+            self._drop()
+
     def _drop(self) -> None:
         if self._connection is not None:
             self._backend.threads.give(self._connection, well=False)
@@ -94,6 +101,7 @@ class PostgresTransaction:
 
     async def abegin(self) -> Any:  # noqa: D102
         backend, fresh = self._backend, False
+        self._in_loop = True
         while True:
             held = None
             try:

@@ -228,6 +228,11 @@ class SqliteTransaction:
                 connection.execute("ROLLBACK")
         self._backend.work.give(connection, well=True)
 
+    def abandon(self) -> None:  # noqa: D102
+        connection = self._open()
+        connection.interrupt()
+        self._backend.work.give(connection, well=False)
+
     async def abegin(self) -> sqlite3.Connection:  # noqa: D102
         return await _in_thread(self.begin, self.undo)
 

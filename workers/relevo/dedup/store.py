@@ -18,6 +18,8 @@ from relevo.errors import ConfigurationError
 
 DEFAULT_TTL_S: Final = 24 * 3600.0
 """The dedup window: how long a done job is remembered, in seconds."""
+SECONDS_MAX: Final = 3_153_600_000.0
+"""A hundred years, which every store can add to its clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,16 @@ Answer: TypeAlias = Mine | Done | Held | Unknown
 MINE: Final = Mine()
 
 
+def check_seconds(name: str, seconds: float) -> None:
+    """Do nothing with a time that a store can count with.
+
+    Raises:
+        ConfigurationError: It is 0, negative, no number, or longer than a hundred years.
+    """
+    if not 0 < seconds <= SECONDS_MAX:
+        raise ConfigurationError(f"{name} must be more than 0 seconds, and finite, not {seconds:g}")
+
+
 class StoreTransaction(Protocol):
     """A database transaction that holds one claim, its effect and its done mark. Used once.
 
@@ -117,6 +129,12 @@ class StoreTransaction(Protocol):
 
     def undo(self) -> None:
         """Roll everything back. Never raises."""
+
+    def abandon(self) -> None:
+        """Roll back by ending the connection: somebody may still hold it, and must not do anything more.
+
+        Of either form; for coroutines on their own loop. Never raises.
+        """
 
     async def abegin(self) -> Any:
         """`begin`."""

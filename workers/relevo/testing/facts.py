@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from relevo.events import JobEvents
-from relevo.results import JobHandle, finish_of
+from relevo.client.results import JobHandle, finish_of
+from relevo.events.events import JobEvents
 from relevo.testing.faults import DrillError, FaultMark, FaultRefused
 from relevo.testing.waiting import NotInTime, wait_for
 

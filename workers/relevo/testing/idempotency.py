@@ -10,15 +10,15 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
-from relevo.app import JobWorker, WorkerApp
+from relevo.client.requests import LEASE_S, NewJob, new_key
 from relevo.dedup.store import DedupStore
 from relevo.errors import ConfigurationError, InvalidRequest
-from relevo.execution import Handler
-from relevo.requests import NewJob, new_key
 from relevo.testing.engine import PATIENCE_S, Engine, loop_runs
 from relevo.testing.inmemory.scenarios import MEMORY_FORGETS, NEVER, REMEDIES, SCENARIOS, Scenario, finish
 from relevo.testing.inmemory.stores import KeptDedupStore
-from relevo.worker import JobType
+from relevo.worker.app import JobWorker, WorkerApp
+from relevo.worker.execution import Handler
+from relevo.worker.worker import JobType
 
 Target: TypeAlias = Handler | WorkerApp | JobWorker
 AJob: TypeAlias = NewJob | Mapping[str, Any]
@@ -181,7 +181,7 @@ class _Trial:
 
     async def _play(self, number: int, scenario: Scenario) -> _Outcome:
         job = self._job(number)
-        lease_s = max(job.lease, self._spec.lease or 0.0)
+        lease_s = max(job.lease or LEASE_S, self._spec.lease or 0.0)
         with _context(self._effects) as effects:
             before = await _count(effects)
             async with Engine(patience=self._patience) as engine:

@@ -7,6 +7,7 @@ since the Unix epoch.
     A key sent accepted      Kafka acknowledged the job
     R key at reason          it was not accepted
     C key at worker          a worker asks the dedup store for the job
+    D key at worker          and is told that it is done
     B key attempt at worker  its effect begins
     E key attempt at worker  it has happened
 """
@@ -54,6 +55,11 @@ class LedgerFile:
         """A worker asks whether it may run these."""
         at = f"{now_ms():.3f}"
         self._append("".join(f"C\t{key}\t{at}\t{self.name}\n" for key in keys))
+
+    def suppressed(self, keys: Iterable[str]) -> None:
+        """A worker was told that these are done, and runs none of them."""
+        at = f"{now_ms():.3f}"
+        self._append("".join(f"D\t{key}\t{at}\t{self.name}\n" for key in keys))
 
     def begun(self, key: str, attempt: int) -> None:
         """An effect begins."""
@@ -152,6 +158,8 @@ class Ledger:
         sent: When each was sent, by key.
         refused: Why, and when, by key; those that were not accepted.
         runs: Runs of handlers by key, in the order in which they began.
+        suppressed: How often a worker was told that a job is done already.
+        at_work: Worker processes that have asked for a job.
     """
 
     folder: Path
@@ -159,6 +167,8 @@ class Ledger:
     sent: dict[str, float] = field(default_factory=dict)
     refused: dict[str, tuple[float, str]] = field(default_factory=dict)
     runs: dict[str, list[EffectRun]] = field(default_factory=lambda: defaultdict(list))
+    suppressed: int = 0
+    at_work: set[str] = field(default_factory=set)
     _offsets: dict[Path, int] = field(default_factory=dict)
     _claims: dict[tuple[str, str], float] = field(default_factory=dict)
     _running: dict[tuple[str, int, str], EffectRun] = field(default_factory=dict)
@@ -178,6 +188,11 @@ class Ledger:
             for line in whole.decode().splitlines():
                 self._take(path, line)
 
+    @property
+    def redelivered(self) -> int:
+        """How often a job came to yet another worker process."""
+        return len(self._claims) - len({key for key, _ in self._claims})
+
     def running(self, worker: str) -> int:
         """How many effects a worker has begun and not ended."""
         return sum(name == worker for _, _, name in self._running)
@@ -191,6 +206,9 @@ class Ledger:
                 self.refused[key] = (float(rest[0]), rest[1])
             elif kind == "C":
                 self._claims[key, rest[1]] = float(rest[0])
+                self.at_work.add(rest[1])
+            elif kind == "D":
+                self.suppressed += 1
             elif kind == "B":
                 claimed = self._claims.get((key, rest[2]))
                 run = EffectRun(key, int(rest[0]), rest[2], float(rest[1]), claimed=claimed)

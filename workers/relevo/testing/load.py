@@ -4,7 +4,8 @@ The processes that are hurt, those that load and the one that measures are diffe
 real and a measurement isn't disturbed by the load. The rate doesn't depend on answers: while a partition has
 no leader, jobs are sent on.
 
-Run as ``python -m relevo.testing.load create|work ORDERS`` with a file of `Orders` as JSON.
+Run as ``python -m relevo.testing.load create|work ORDERS`` with a file of `Orders` as JSON; a third argument
+is a worker's lasting name in its consumer group.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
 import relevo
-from relevo.dedup.store import Answer, Claim, Finish
+from relevo.dedup.store import Answer, Claim, Done, Finish, StoreTransaction
+from relevo.testing.effects import effects_at
 from relevo.testing.ledger import LedgerFile, now_ms
 from relevo_schemas.partitioning import partition_of
 
@@ -49,6 +51,9 @@ class Orders:
         work_s: How long an effect takes.
         concurrency: Effects at once in each worker.
         redis: Address of a dedup store that all workers share; empty: each has one in memory.
+        jobs: How many jobs; 0: until SIGTERM.
+        effects: Where effects happen, and are counted; empty: nowhere but in the ledger.
+        effects_name: What they are called there.
         options: More librdkafka options.
     """
 
@@ -62,6 +67,9 @@ class Orders:
     work_s: float = 0.05
     concurrency: int = 32
     redis: str = ""
+    jobs: int = 0
+    effects: str = ""
+    effects_name: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def write(self, path: Path) -> None:
@@ -114,7 +122,11 @@ class NotedStore(relevo.DedupStore):
 
     def claim(self, claims: Sequence[Claim]) -> list[Answer]:  # noqa: D102 - as in the contract
         self._book.claiming(each.key.rpartition(":")[2] for each in claims)
-        return self._store.claim(claims)
+        answers = self._store.claim(claims)
+        done = [each.key for each, answer in zip(claims, answers, strict=True) if isinstance(answer, Done)]
+        if done:
+            self._book.suppressed(key.rpartition(":")[2] for key in done)
+        return answers
 
     def renew(self, claims: Sequence[Claim]) -> list[Answer]:  # noqa: D102
         return self._store.renew(claims)
@@ -125,6 +137,9 @@ class NotedStore(relevo.DedupStore):
     def release(self, claims: Sequence[Claim]) -> list[Answer]:  # noqa: D102
         return self._store.release(claims)
 
+    def transaction(self, claim: Claim, ttl: float | None) -> StoreTransaction:  # noqa: D102
+        return self._store.transaction(claim, ttl)
+
     def check(self) -> None:  # noqa: D102
         self._store.check()
 
@@ -133,14 +148,14 @@ class NotedStore(relevo.DedupStore):
 
 
 def create(orders: Orders) -> None:
-    """Create jobs until SIGTERM, and note what Kafka acknowledged."""
+    """Create jobs, as many as are wanted or until SIGTERM, and note what Kafka acknowledged."""
     stop = _stop_signal()
     book = LedgerFile(Path(orders.folder), f"creator-{os.getpid()}")
     sent: dict[str, float] = {}
     keys = keys_in_turn(orders.partitions, f"d{os.getpid()}-{int(now_ms()) % 100_000_000}")
 
     def jobs() -> Iterator[relevo.NewJob]:
-        for _ in at_rate(orders.rate, stop):
+        for _ in itertools.islice(at_rate(orders.rate, stop), orders.jobs or None):
             key = next(keys)
             sent[key] = now_ms()
             yield relevo.NewJob(
@@ -157,24 +172,33 @@ def create(orders: Orders) -> None:
                 sent.pop(made.key)
                 book.refused(made.key, str(made.error))
     book.close()
+    if orders.jobs:
+        # One that ends by itself looks as if it had failed.
+        stop.wait()
 
 
 def work(orders: Orders) -> None:
     """Run jobs until SIGTERM, and note each effect before and after it happens."""
     book = LedgerFile(Path(orders.folder), f"worker-{os.getpid()}")
-    store: relevo.DedupStore = (
-        relevo.RedisDedupStore(orders.redis) if orders.redis else relevo.MemoryDedupStore()
-    )
+    effects = effects_at(orders.effects, orders.effects_name) if orders.effects else None
+    store = _store(orders) if effects is None else effects.store(orders.concurrency)
     app = relevo.WorkerApp(orders.kafka, orders.cluster, dedup=NotedStore(store, book), **orders.options)
 
     @app.job(orders.type, concurrency=orders.concurrency, lease=orders.lease_s)
     async def handle(job: relevo.Job) -> None:
         book.begun(job.key, job.attempt)
-        await asyncio.sleep(orders.work_s)
+        if effects is None:
+            await asyncio.sleep(orders.work_s)
+        else:
+            await effects.perform(job, orders.work_s)
         book.ended(job.key, job.attempt)
 
     app.run(drain=_DRAIN_S)
     book.close()
+
+
+def _store(orders: Orders) -> relevo.DedupStore:
+    return relevo.RedisDedupStore(orders.redis) if orders.redis else relevo.MemoryDedupStore()
 
 
 def _stop_signal() -> threading.Event:
@@ -190,11 +214,14 @@ def _stop_signal() -> threading.Event:
 def main(arguments: list[str]) -> int:
     """Run one of the processes."""
     kinds = {"create": create, "work": work}
-    if len(arguments) != 2 or arguments[0] not in kinds:
-        sys.stderr.write("usage: python -m relevo.testing.load create|work ORDERS\n")
+    if len(arguments) not in (2, 3) or arguments[0] not in kinds:
+        sys.stderr.write("usage: python -m relevo.testing.load create|work ORDERS [GROUP_INSTANCE_ID]\n")
         return 2
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    kinds[arguments[0]](Orders.read(Path(arguments[1])))
+    orders = Orders.read(Path(arguments[1]))
+    if len(arguments) == 3:
+        orders = replace(orders, options={**orders.options, "group_instance_id": arguments[2]})
+    kinds[arguments[0]](orders)
     return 0
 
 

@@ -95,6 +95,7 @@ class Run:
         max_gap_ms: The longest time in which some partition had no activation.
         verify_ok: The verifier's word on the log and the accepted keys; None: not asked yet.
         extra: Further times, by name.
+        counts: What else was counted, by name.
         expectations: What had to hold.
         notes: What a reader should know.
     """
@@ -112,6 +113,7 @@ class Run:
     max_gap_ms: float | None = None
     verify_ok: bool | None = None
     extra: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
     expectations: list[Expectation] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -208,6 +210,7 @@ def summary_of(runs: Sequence[Run], targets: Sequence[Target]) -> dict[str, Any]
         "effects_repeated_per_million_jobs": (
             round(repeated * 1e6 / jobs, 2) if repeated is not None and jobs else None
         ),
+        "counts": {name: sum(run.counts.get(name, 0) for run in runs) for name in _names(runs)},
         "verify_ok": all(run.verify_ok is True for run in runs),
         "held": all(run.held for run in runs),
         "broken": sorted({f"{each.what}: {each.found}" for run in runs for each in run.broken}),
@@ -291,6 +294,11 @@ class Report:
         unfinished = path.with_name(f".{path.name}.{os.getpid()}")
         unfinished.write_bytes(orjson.dumps(self.as_dict(), option=orjson.OPT_INDENT_2) + b"\n")
         unfinished.replace(path)
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    """What is counted in some of them, in the order in which it was."""
+    return list(dict.fromkeys(name for run in runs for name in run.counts))
 
 
 def _rounded(value: float | None) -> float | None:

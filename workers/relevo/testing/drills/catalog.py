@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from relevo.testing.drills import brokers, leaders, workers, zookeepers
+from relevo.testing.drills import brokers, effects, leaders, workers, zookeepers
+from relevo.testing.drills.ending import Accounts
 from relevo.testing.drills.scene import Scene
 from relevo.testing.drills.settings import BROKER_SESSION_S, GROUP_SESSION_S, DrillSettings
 from relevo.testing.faults import Kind
@@ -30,6 +31,8 @@ class Drill:
         brokers_min: Brokers without which it proves nothing.
         nodes_min: Nodes likewise.
         summary: What it does, in one line.
+        count_up: Asked in the end about the effects of a drill whose effects happen in a database; None: they
+            happen nowhere. Such a drill has one repeat.
     """
 
     name: str
@@ -38,9 +41,14 @@ class Drill:
     summary: str
     brokers_min: int = 1
     nodes_min: int = 1
+    count_up: Callable[[Scene, Run, Accounts], None] | None = None
 
     def why_never(self, settings: DrillSettings) -> str | None:
         """Why it can't be run on a cluster that is started with these settings; None where it can."""
+        if self.count_up is not None and not settings.effects:
+            return "needs a database for its effects: --effects postgresql://… or redis://…"
+        if settings.kafka is not None:
+            return None
         if settings.brokers < self.brokers_min:
             return f"needs {self.brokers_min} brokers, and {settings.brokers} is started: --brokers 3"
         return self._too_few(settings.nodes)
@@ -99,6 +107,13 @@ DRILLS: Final = {
         ),
         Drill("broker-restart", brokers.broker_restart, (Kind.BROKER_RESTART,), "a broker restarted"),
         Drill("worker-kill", workers.worker_kill, (), "kill -9 of a worker"),
+        Drill(
+            "effects",
+            effects.kill_workers,
+            (),
+            "kill -9 of random workers all the time, effects counted in a database",
+            count_up=effects.count_up,
+        ),
         Drill("worker-freeze", workers.worker_freeze, (), "SIGSTOP of a worker, later SIGCONT"),
         Drill(
             "rolling-restart",
@@ -116,7 +131,7 @@ NAMES: Final = (*(name for name in DRILLS if name != "zookeeper-down-kill"), SOA
 def chosen(name: str) -> list[str]:
     """The drills that a name stands for."""
     if name == ALL:
-        return list(DRILLS)
+        return [each.name for each in DRILLS.values() if each.count_up is None]
     return [name, "zookeeper-down-kill"] if name == "zookeeper-down" else [name]
 
 

@@ -42,7 +42,12 @@ class Crew:
         Path(orders.folder).mkdir(parents=True, exist_ok=True)
         orders.write(folder / "orders.json")
         self._creator = self._process("creator", 1, "create")
-        self._workers = [self._process(f"worker-{n}", n, "work") for n in range(1, workers + 1)]
+        # Members with a name of their own get their partitions back as soon as they are there again: with
+        # a kill every few seconds the group would else wait for one of the dead all the time.
+        self._workers = [
+            self._process(f"worker-{n}", n, "work", *([f"{orders.type}-{n}"] if orders.effects else []))
+            for n in range(1, workers + 1)
+        ]
 
     def __enter__(self) -> Self:
         """Start the workers, and then the creator.
@@ -162,9 +167,9 @@ class Crew:
         self.hits.append(hit)
         return hit
 
-    def _process(self, name: str, number: int, kind: str) -> Server:
+    def _process(self, name: str, number: int, kind: str, *more: str) -> Server:
         from relevo_engine.local.server import Server, ServerSpec
 
         orders = str(self._folder / "orders.json")
-        command = (sys.executable, "-m", "relevo.testing.load", kind, orders)
+        command = (sys.executable, "-m", "relevo.testing.load", kind, orders, *more)
         return Server(ServerSpec(name, number, command, self._folder / name, 0, lambda: True))

@@ -30,6 +30,8 @@ _SPREAD_S: Final = 45.0
 _CONTROL_S: Final = 2.0
 """How much of the load the control looks at, in seconds."""
 _FLOWING: Final = 5
+_EFFECTS_AT_ONCE: Final = 12
+"""In each worker, where each takes a connection to a database, which has 100 as a rule."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class Scene:
         settings: With what.
         folder: For logs and the ledger of this drill.
         say: Told what happens, line by line.
+        effects_name: What this drill's effects are called where the settings say that effects happen; empty:
+            they happen nowhere.
 
     Attributes:
         crew: The load's processes.
@@ -59,7 +63,12 @@ class Scene:
     """
 
     def __init__(
-        self, cluster: DrillCluster, settings: DrillSettings, folder: Path, say: Callable[[str], None]
+        self,
+        cluster: DrillCluster,
+        settings: DrillSettings,
+        folder: Path,
+        say: Callable[[str], None],
+        effects_name: str = "",
     ) -> None:
         self.cluster = cluster
         self.settings = settings
@@ -79,6 +88,10 @@ class Scene:
                 lease_s=settings.lease_s,
                 work_s=settings.work_s,
                 redis=settings.redis,
+                concurrency=_EFFECTS_AT_ONCE if effects_name else Orders.concurrency,
+                jobs=settings.jobs if effects_name else 0,
+                effects=settings.effects if effects_name else "",
+                effects_name=effects_name,
                 options=settings.kafka_options,
             ),
             folder,

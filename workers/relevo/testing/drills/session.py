@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from relevo.errors import RelevoError
 from relevo.testing.drills.catalog import DRILLS, SOAK, Drill, targets_of
+from relevo.testing.drills.effects import database
 from relevo.testing.drills.ending import close_books, settle
 from relevo.testing.drills.machine import machine
 from relevo.testing.drills.scene import Scene
@@ -56,6 +57,7 @@ class Session:
         self._say = say
         self._changed = changed
         self._random = random.Random(settings.seed)
+        self._place = ""
 
     def run(self, names: Sequence[str]) -> None:
         """Run these drills, in order.
@@ -74,7 +76,13 @@ class Session:
                 folder = self.settings.keep_logs
                 if folder is None:
                     folder = Path(stack.enter_context(TemporaryDirectory(prefix="relevo-drill-")))
-                self._take_store(stack.enter_context(shared_store(self.settings.redis, folder, self._say)))
+                if any(name == SOAK or DRILLS[name].count_up is None for name in possible):
+                    store = shared_store(self.settings.redis, folder, self._say)
+                    self._take_store(stack.enter_context(store))
+                if any(name != SOAK and DRILLS[name].count_up is not None for name in possible):
+                    # Before the brokers: whether there is such a database is known in a moment.
+                    there = database(self.settings, self._say, lambda: self.report.held)
+                    self._place = stack.enter_context(there)
                 cluster = stack.enter_context(self._cluster(folder))
                 for number, name in enumerate(possible, 1):
                     self._play(cluster, name, folder / f"{number:02}-{name}")
@@ -117,9 +125,13 @@ class Session:
         self._say(f"{name}: {self.settings.rate:g} jobs/s over {cluster.partitions} partitions")
         settings = self.settings if name != SOAK else replace(self.settings, down_s=_SOAK_DOWN_S)
         faults_before = len(cluster.faults)
-        with Scene(cluster, settings, folder, self._say) as scene:
-            scene.await_calm()
-            self.report.controls[name] = scene.control()
+        count_up = drills[0].count_up
+        place = self._place if count_up is not None else ""
+        with Scene(cluster, settings, folder, self._say, place) as scene:
+            if count_up is None:
+                # Jobs that are counted are not there to be measured.
+                scene.await_calm()
+                self.report.controls[name] = scene.control()
             try:
                 if name == SOAK:
                     self._soak(scene, drills)
@@ -130,15 +142,19 @@ class Session:
             runs = self.report.runs_of(name)
             self._say(f"{name}: waiting for the last job, and asking the verifier")
             hits = [Moment(each.at_wall) for each in cluster.faults[faults_before:] if each.kind in _HITS]
-            settle(runs, close_books(scene, hits), shared_store=bool(self.settings.redis))
+            accounts = close_books(scene, hits)
+            settle(runs, accounts, shared_store=bool(settings.redis) and count_up is None)
+            if count_up is not None:
+                count_up(scene, runs[-1], accounts)
         self._changed(self)
 
     def _soakable(self, cluster: DrillCluster) -> list[Drill]:
-        possible = [each for each in DRILLS.values() if self._why_never(each.name) is None]
+        inside = [each for each in DRILLS.values() if each.count_up is None]
+        possible = [each for each in inside if self._why_never(each.name) is None]
         return [each for each in possible if each.why_not(cluster) is None]
 
     def _why_never(self, name: str) -> str | None:
-        if name == SOAK or self.settings.kafka is not None:
+        if name == SOAK:
             return None
         return DRILLS[name].why_never(self.settings)
 
@@ -152,7 +168,7 @@ class Session:
         return True
 
     def _repeat(self, scene: Scene, drill: Drill) -> None:
-        for repeat in range(1, self.settings.repeat + 1):
+        for repeat in range(1, (self.settings.repeat if drill.count_up is None else 1) + 1):
             scene.choice = repeat - 1
             run = Run(drill.name, repeat, now_ms())
             if not self._one(scene, drill, run):

@@ -33,6 +33,9 @@ class DrillSettings:
         lease_s: Lease of each job, in seconds.
         work_s: How long each effect takes, in seconds.
         redis: Address of a dedup store for all workers; empty: see `relevo.testing.drills.store`.
+        effects: Where effects happen and are counted, see `relevo.testing.effects`; empty: nowhere.
+        jobs: How many jobs the drill of effects creates.
+        every_s: Seconds between two kills of its workers, on average.
         kafka: A cluster that runs already: its Kafka. None: one is started.
         zookeeper: Its ZooKeeper.
         cluster: Its name, or that of the one that is started.
@@ -54,6 +57,9 @@ class DrillSettings:
     lease_s: float = 3.0
     work_s: float = 0.05
     redis: str = ""
+    effects: str = ""
+    jobs: int = 10_000
+    every_s: float = 3.0
     kafka: str | None = None
     zookeeper: str | None = None
     cluster: str = "drill"
@@ -62,9 +68,10 @@ class DrillSettings:
 
     def as_dict(self) -> dict[str, Any]:
         """For the report, without addresses and options, which may hold passwords."""
-        hidden = ("kafka", "zookeeper", "kafka_options", "keep_logs", "redis")
+        hidden = ("kafka", "zookeeper", "kafka_options", "keep_logs", "redis", "effects")
         shown = {name: value for name, value in asdict(self).items() if name not in hidden}
         return shown | {
             "dedup": "one store in Redis" if self.redis else "a store in the memory of each worker",
+            "effects": self.effects.partition("://")[0],
             "given_cluster": self.kafka is not None,
         }

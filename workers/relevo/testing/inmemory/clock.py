@@ -64,8 +64,8 @@ _users = 0
 
 
 def _told_by() -> tuple[ModuleType, ...]:
-    from relevo import gate, leases
     from relevo.dedup import link
+    from relevo.worker import gate, leases
 
     return gate, leases, link
 

@@ -8,21 +8,21 @@ from datetime import UTC, datetime
 from typing import Any
 
 from relevo import names
-from relevo.answers import Decision
-from relevo.app import JobWorker, WorkerApp
-from relevo.client import update_command
-from relevo.core import WaitFor
+from relevo.client.answers import Decision
+from relevo.client.client import update_command
+from relevo.client.core import WaitFor
+from relevo.client.receipts import encode_command
+from relevo.client.requests import NewJob, check_key, check_reason, check_retries
+from relevo.client.results import JobHandle, JobResult, finish_of
 from relevo.dedup.store import DedupStore
 from relevo.errors import Closed, InvalidRequest, ResultTimeout
-from relevo.events import JobEvent
-from relevo.receipts import encode_command
-from relevo.requests import NewJob, check_key, check_reason, check_retries
-from relevo.results import JobHandle, JobResult, finish_of
-from relevo.stats import WorkerStats, total
+from relevo.events.events import JobEvent
 from relevo.testing.inmemory.faults import FREEZABLE
 from relevo.testing.inmemory.process import WorkerProcess
 from relevo.testing.inmemory.views import JobView, job_view
 from relevo.testing.inmemory.world import Crew, World
+from relevo.worker.app import JobWorker, WorkerApp
+from relevo.worker.stats import WorkerStats, total
 from relevo_schemas import commands
 from relevo_schemas.job import JobSpec
 from relevo_schemas.records import Command

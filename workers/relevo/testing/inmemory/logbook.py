@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from relevo.events import JobEvent
+from relevo.events.events import JobEvent
 from relevo.testing.inmemory.kafka import MemoryKafka, Stored
 from relevo_schemas.codec import decode
 from relevo_schemas.records import Event

@@ -11,19 +11,19 @@ from typing import Any, Final, cast
 from confluent_kafka import TopicPartition
 
 from relevo import names
-from relevo.execution import Handler, LoopThread, Runner, is_async
 from relevo.follower import Follower
-from relevo.gate import Gate
-from relevo.item import Item
-from relevo.job import Job
-from relevo.leases import REPORT_AFTER_S, LeaseKeeper, LeaseThread
 from relevo.sender import Sender
 from relevo.testing.inmemory.clock import VirtualClock
 from relevo.testing.inmemory.connections import MemoryConsumer, MemoryFollower, MemorySender
 from relevo.testing.inmemory.faults import Faults, ProcessEnded, WorkerDied
 from relevo.testing.inmemory.kafka import MemoryKafka
 from relevo.testing.inmemory.stores import ProcessStore
-from relevo.worker import JobType, Shared, TypeWorker
+from relevo.worker.execution import Handler, LoopThread, Runner, is_async
+from relevo.worker.gate import Gate
+from relevo.worker.item import Item
+from relevo.worker.job import Job
+from relevo.worker.leases import REPORT_AFTER_S, LeaseKeeper, LeaseThread
+from relevo.worker.worker import JobType, Shared, TypeWorker
 
 _SLACK_S: Final = 0.001
 """Comparisons of sums in floating point: by then they are true."""
@@ -232,7 +232,7 @@ class WorkerProcess:
     def _busy(self) -> bool:
         return self._sender.unacknowledged or any(
             (consumer.behind and worker.consumer._free() > 0)
-            or worker.consumer._to_commit(None)
+            or worker.consumer._commits.due()
             or _gate_at(worker.gate, self._now) <= self._now
             or _keeper_at(worker) <= self._now
             for worker, consumer in zip(self.workers, self._consumers, strict=True)
@@ -264,7 +264,7 @@ class WorkerProcess:
             self._around.faults.pass_by("read")
 
     def _commit(self, worker: TypeWorker) -> None:
-        if not worker.consumer._to_commit(None):
+        if not worker.consumer._commits.due():
             return
         if self._sender.endings_acknowledged:
             self._sender.endings_acknowledged = 0
@@ -339,6 +339,9 @@ def _keeper_at(worker: TypeWorker) -> float:
             due = min(due, item.started_at + REPORT_AFTER_S + _SLACK_S)
         elif not item.timed_out:
             due = min(due, item.renew_at)
+        noted = item.job._note.due_at if item.job._note is not None else None
+        if noted is not None and not (item.timed_out or item.job.lost):
+            due = min(due, noted + _SLACK_S)
         if timeout is not None and not item.timed_out:
             due = min(due, item.started_at + timeout + _SLACK_S)
     return due

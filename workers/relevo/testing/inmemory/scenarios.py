@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Literal
 
-from relevo.requests import NewJob, new_key
-from relevo.results import FINISHED_STATES, JobHandle
+from relevo.client.requests import LEASE_S, NewJob, new_key
+from relevo.client.results import FINISHED_STATES, JobHandle
 from relevo.testing.engine import Engine
 from relevo.testing.inmemory.faults import Step
 
@@ -62,7 +62,7 @@ async def _undisturbed(engine: Engine, job: NewJob) -> JobHandle:
 
 async def _again_after_done(engine: Engine, job: NewJob) -> JobHandle:
     made = _create(engine, job)
-    await finish(engine, made, job.lease)
+    await finish(engine, made, job.lease or LEASE_S)
     await engine.deliver_twice(made)
     return made
 
@@ -130,9 +130,9 @@ async def _silent_store_after_effect(engine: Engine, job: NewJob) -> JobHandle:
 async def _same_business(engine: Engine, job: NewJob) -> JobHandle:
     first = replace(job, correlation_id=job.correlation_id or f"business-{new_key()}")
     made = _create(engine, first)
-    await finish(engine, made, job.lease)
+    await finish(engine, made, job.lease or LEASE_S)
     second = _create(engine, replace(first, key=new_key()))
-    await finish(engine, second, job.lease)
+    await finish(engine, second, job.lease or LEASE_S)
     return made
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from relevo.errors import JobNotCompleted
-from relevo.events import JobEvent
+from relevo.events.events import JobEvent
 from relevo_schemas import events as ev
 
 

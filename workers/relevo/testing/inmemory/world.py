@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from typing import Any, Final
 
 from relevo import names
-from relevo.app import JobWorker, WorkerApp
 from relevo.dedup.store import DedupStore
 from relevo.errors import ConfigurationError, InvalidRequest, RelevoError
 from relevo.testing.inmemory.clock import VirtualClock, virtual_time
@@ -20,7 +19,8 @@ from relevo.testing.inmemory.leading import Leaders
 from relevo.testing.inmemory.logbook import Logbook
 from relevo.testing.inmemory.process import Surroundings, WorkerProcess
 from relevo.testing.inmemory.stores import Memory, ProcessStore
-from relevo.worker import JobType
+from relevo.worker.app import JobWorker, WorkerApp
+from relevo.worker.worker import JobType
 from relevo_schemas.codec import encode
 from relevo_schemas.partitioning import partition_of
 from relevo_schemas.records import Command
