@@ -7,7 +7,7 @@ from confluent_kafka import KafkaError
 
 from relevo.errors import RelevoError
 from relevo.kafka_options import no_topic, unreachable
-from relevo.sender import delivery_error
+from relevo.sender import Sender, delivery_error
 
 UNKNOWN = ("OutcomeUnknown", "unknown", "same")
 FATES = {
@@ -74,3 +74,19 @@ def test_whom_kafka_does_not_let_in_is_not_told_that_it_is_away(code: int) -> No
         "not_done",
         "elsewhere",
     )
+
+
+def test_what_librdkafka_will_not_take_is_told_apart_from_a_full_queue() -> None:
+    """Both come back from the same call; only one of them is worth another try. No broker is asked."""
+    options = {"queue_buffering_max_messages": 2, "message_max_bytes": 2_000}
+    sender = Sender("127.0.0.1:9", options)
+    try:
+        values = [b"a", b"x" * 5_000, b"b", b"c"]
+        messages = [{"key": b"k", "value": v, "partition": 0, "callback": print} for v in values]
+        left, refused = sender.send_batch("topic", messages)
+        assert [(each["value"][:1], error.code()) for each, error in refused] == [
+            (b"x", KafkaError.MSG_SIZE_TOO_LARGE)
+        ]
+        assert [each["value"] for each in left] == [b"c"]
+    finally:
+        sender.close(0)

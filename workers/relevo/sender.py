@@ -173,16 +173,31 @@ class Sender:
             raise delivery_error(error.args[0], topic) from error
         return True
 
-    def send_batch(self, topic: str, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Queue many records (``key``, ``value``, ``partition``, ``callback``); returns those not taken."""
+    def send_batch(
+        self, topic: str, messages: list[dict[str, Any]]
+    ) -> tuple[list[dict[str, Any]], list[tuple[dict[str, Any], KafkaError]]]:
+        """Queue many records (``key``, ``value``, ``partition``, ``callback``).
+
+        Returns:
+            Those for which the queue has no room now, and those that librdkafka won't take, with the reason;
+            nobody calls these ones' ``callback``.
+        """
         try:
             taken = self._producer.produce_batch(topic, messages)
         except (BufferError, KafkaException):
-            taken = -1
+            return messages, []
         if taken == len(messages):
-            return []
-        left = [message for message in messages if message.pop("_error", None) is not None]
-        return left if taken >= 0 else messages
+            return [], []
+        left, refused = [], []
+        for message in messages:
+            error = message.pop("_error", None)
+            if error is None:
+                continue
+            if isinstance(error, KafkaError) and error.code() != KafkaError._QUEUE_FULL:
+                refused.append((message, error))
+            else:
+                left.append(message)
+        return left, refused
 
     def room(self) -> Future[None]:
         """Done as soon as the full queue has got shorter."""

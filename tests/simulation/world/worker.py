@@ -63,10 +63,10 @@ class SimSender:
         self._queue.put((topic, partition, key, value, report))
         return True
 
-    def send_batch(self, topic: str, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def send_batch(self, topic: str, messages: list[dict[str, Any]]) -> tuple[list[Any], list[Any]]:
         for each in messages:
             self._queue.put((topic, each["partition"], each["key"], each["value"], each["callback"]))
-        return []
+        return [], []
 
     def run(self) -> None:
         """The producer's thread."""

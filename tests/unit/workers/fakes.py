@@ -12,6 +12,8 @@ from relevo_schemas.codec import decode, encode, job_spec
 from relevo_schemas.delivery import Activation
 from relevo_schemas.records import Record
 
+MSG_SIZE_TOO_LARGE = 10
+
 
 def activation(
     key: str,
@@ -52,16 +54,23 @@ class FakeSender:
         self.unacknowledged: list[dict[str, Any]] = []
         self.sent: list[Record] = []
         self.room = 1_000_000
+        self.most = 1_000_000
+        """Bytes of the largest record that the client takes."""
 
     def after_reports(self, hook: Callable[[], None]) -> None:
         self.hooks.append(hook)
 
-    def send_batch(self, topic: str, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def send_batch(
+        self, topic: str, messages: list[dict[str, Any]]
+    ) -> tuple[list[dict[str, Any]], list[tuple[dict[str, Any], Any]]]:
+        large = [each for each in messages if len(each["value"]) > self.most]
+        refused = [(each, FakeError(MSG_SIZE_TOO_LARGE)) for each in large]
+        messages = [each for each in messages if len(each["value"]) <= self.most]
         taken, left = messages[: self.room], messages[self.room :]
         self.room -= len(taken)
         self.unacknowledged += taken
         self.sent += [decode(each["value"]) for each in taken]
-        return left
+        return left, refused
 
     def try_send(
         self, topic: str, key: bytes, value: bytes, report: Callable[..., None], partition: int = -1

@@ -308,6 +308,20 @@ def test_a_result_that_kafka_will_never_take_becomes_an_incident_and_is_not_sent
     assert world.committable()[0] == 2
 
 
+def test_a_result_that_the_client_will_not_even_take_becomes_an_incident_too() -> None:
+    """It isn't a full queue, which would have room later: offering it again goes on for ever."""
+    world = World()
+    world.sender.most = 500
+    world.arrive(activation_bytes("large"))
+    world.end(Completed(b"x" * 1_000))
+    world.turn()
+    world.later()
+    told = world.sender.sent[-1]
+    assert isinstance(told, FailJob)
+    assert not told.retriable
+    world.acknowledge()
+
+
 def test_one_key_of_a_batch_without_an_answer_is_asked_for_again() -> None:
     """A shard of the store is away, or a row is in use: the others go on, and this one isn't forgotten."""
     world = World()

@@ -16,7 +16,7 @@ from relevo.consumer.offsets import Ownership
 from relevo.dedup.memory import MemoryDedupStore
 from relevo.dedup.sql import SqlDedupStore
 from relevo.dedup.sql_rows import Call, Row, answer_of, rounds, stored_key
-from relevo.dedup.store import MINE, Claim, Done, Finish, Held, StoreTransaction, Unknown
+from relevo.dedup.store import MINE, Claim, DedupStore, Done, Finish, Held, StoreTransaction, Unknown
 from relevo.errors import ClaimLost, ConfigurationError, InvalidRequest
 from relevo.worker.execution import AsyncRunner, LoopThread, ThreadRunner
 from relevo.worker.item import Item
@@ -66,7 +66,7 @@ class TransactionalStore(MemoryDedupStore):
         return self.made
 
 
-def job_with(store: MemoryDedupStore) -> Job:
+def job_with(store: DedupStore) -> Job:
     job = Job(activation("k"))
     job._grant = Grant(store, Claim("k", "me", 60), None)
     return job

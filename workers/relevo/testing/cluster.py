@@ -9,13 +9,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from relevo.app import WorkerApp
-from relevo.client import Client
+from relevo.client.client import Client
 from relevo.testing.attached import Found, find_nodes
 from relevo.testing.damage import Damage
 from relevo.testing.faults import DrillError
 from relevo.testing.proxy import TcpProxy
 from relevo.testing.servers import DrillServers
+from relevo.worker.app import WorkerApp
 
 if TYPE_CHECKING:
     from relevo_engine.local.cluster import LocalCluster

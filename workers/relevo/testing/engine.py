@@ -9,10 +9,10 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
-from relevo.core import WaitFor
+from relevo.client.core import WaitFor
+from relevo.client.requests import NewJob
+from relevo.client.results import JobHandle, JobResult
 from relevo.errors import ConfigurationError, InvalidRequest
-from relevo.requests import NewJob
-from relevo.results import JobHandle, JobResult
 from relevo.testing.inmemory.face import Face
 from relevo.testing.inmemory.world import World
 

@@ -126,11 +126,22 @@ def page(title: str, subtitle: str, panels: Sequence[Panel]) -> str:
         panels: What is shown, in order.
     """
     parts = [_section(panel) for panel in panels] or ["<p>Nothing was measured.</p>"]
+    return document(title, subtitle, "".join(parts))
+
+
+def document(title: str, subtitle: str, body: str) -> str:
+    """A page without scripts, in light or dark as its reader likes.
+
+    Args:
+        title: Its heading; any text.
+        subtitle: A line below that; any text.
+        body: HTML.
+    """
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width">'
         f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body>"
-        f"<h1>{html.escape(title)}</h1><p>{html.escape(subtitle)}</p>{''.join(parts)}</body></html>\n"
+        f"<h1>{html.escape(title)}</h1><p>{html.escape(subtitle)}</p>{body}</body></html>\n"
     )
 
 

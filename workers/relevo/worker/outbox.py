@@ -70,8 +70,16 @@ class Outbox:
 
     def send(self) -> None:
         """Send what was taken; what the producer has no room for stays."""
-        if self._unsent:
-            self._unsent = self._sender.send_batch(self._topic, self._unsent)
+        if not self._unsent:
+            return
+        self._unsent, refused = self._sender.send_batch(self._topic, self._unsent)
+        reports: Acknowledged = [
+            (report.args[0], error)
+            for message, error in refused
+            if isinstance(report := message["callback"], partial)  # else it doesn't matter
+        ]
+        if reports:
+            self._acknowledged(reports)
 
     def _report(self, item: Item, error: KafkaError | None, message: Message) -> None:
         self._reports.append((item, error))

@@ -52,11 +52,11 @@ class MemorySender:
         self._reports.append((report, MemoryMessage(topic, partition, offset, Stored(key, value))))
         return True
 
-    def send_batch(self, topic: str, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """As `Sender.send_batch`."""
+    def send_batch(self, topic: str, messages: list[dict[str, Any]]) -> tuple[list[Any], list[Any]]:
+        """As `Sender.send_batch`; everything is taken."""
         for each in messages:
             self.try_send(topic, each["key"], each["value"], each["callback"], each["partition"])
-        return []
+        return [], []
 
     @property
     def unacknowledged(self) -> bool:
