@@ -73,11 +73,11 @@ def variables(number: int) -> bytes:
     return b'{"to":"ana@example.com","subject":"hola","order":"A-%08d","note":"%b"}' % (number, note.encode())
 
 
-def created(jobs: int, at: int) -> Iterable[Event]:
+def created(jobs: int, at: int, type: str = TYPE) -> Iterable[Event]:
     """The log of a partition with so many open jobs."""
     yield LeaderElected(1, 1, at, -1, "filler", "f" * 32)
     for n in range(jobs):
-        spec = job_spec(key=key(n), type=TYPE, variables=variables(n))
+        spec = job_spec(key=key(n), type=type, variables=variables(n))
         yield JobCreated(n + 2, 1, at, -1, spec)
 
 
