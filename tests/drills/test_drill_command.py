@@ -27,7 +27,20 @@ ENTRY = {
 def command(folder: Path, *arguments: str) -> list[str]:
     report, picture = folder / "report.json", folder / "picture.html"
     where = ["--json", str(report), "--picture", str(picture)]
-    return [sys.executable, "-m", "relevo", "drill", *arguments, "--rate", "50", "--seed", "1", *where]
+    return [
+        sys.executable,
+        "-m",
+        "relevo",
+        "drill",
+        "--warm-up",
+        "1",
+        *arguments,
+        "--rate",
+        "50",
+        "--seed",
+        "1",
+        *where,
+    ]
 
 
 def drill(folder: Path, *arguments: str) -> tuple[dict[str, Any], str]:

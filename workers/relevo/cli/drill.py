@@ -51,6 +51,14 @@ _COUNTS = click.Choice(("1", "3"))
     "--duration", type=click.FloatRange(1), default=600, show_default=True, help="Seconds of a soak."
 )
 @click.option(
+    "--warm-up",
+    "warm_up_s",
+    type=click.FloatRange(0),
+    default=30,
+    show_default=True,
+    help="Seconds of work before the first drill, where the brokers are new.",
+)
+@click.option(
     "--down-s", type=click.FloatRange(1), default=60, show_default=True, help="Seconds without ZooKeeper."
 )
 @click.option(

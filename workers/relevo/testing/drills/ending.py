@@ -42,16 +42,7 @@ def close_books(scene: Scene, moments: Sequence[Moment]) -> Accounts:
         moments: When engine processes were killed or frozen; the crew knows of its own.
     """
     ledger = scene.crew.ledger
-    scene.crew.stop_creating()
-
-    def drained() -> bool:
-        scene.check_watchers()
-        return all(scene.log.ended(key) for key in ledger.accepted)
-
-    try:
-        wait_for(drained, "every accepted job has come to its end", timeout_s=_DRAIN_S)
-    except NotInTime as error:
-        scene.say(str(error))
+    drain(scene)
     lost = frozenset(key for key in ledger.accepted if not scene.log.ended(key))
     ledger.refresh()
     verdict = verify(scene, ledger.accepted)
@@ -66,6 +57,21 @@ def close_books(scene: Scene, moments: Sequence[Moment]) -> Accounts:
         verify_ok=bool(verdict.ok),
         violation=str(verdict.violations[0]) if verdict.violations else "",
     )
+
+
+def drain(scene: Scene) -> None:
+    """Stop creating, and wait for the last job; where it doesn't come, say so."""
+    ledger = scene.crew.ledger
+    scene.crew.stop_creating()
+
+    def drained() -> bool:
+        scene.check_watchers()
+        return all(scene.log.ended(key) for key in ledger.accepted)
+
+    try:
+        wait_for(drained, "every accepted job has come to its end", timeout_s=_DRAIN_S)
+    except NotInTime as error:
+        scene.say(str(error))
 
 
 def verify(scene: Scene, accepted: Mapping[str, float]) -> Any:

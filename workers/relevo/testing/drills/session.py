@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from relevo.errors import RelevoError
 from relevo.testing.drills.catalog import DRILLS, SOAK, Drill, targets_of
 from relevo.testing.drills.effects import database
-from relevo.testing.drills.ending import close_books, settle
+from relevo.testing.drills.ending import close_books, drain, settle
 from relevo.testing.drills.machine import machine
 from relevo.testing.drills.scene import Scene
 from relevo.testing.drills.settings import JOB_TYPE, DrillSettings
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _SOAK_PAUSE_S: Final = (10.0, 20.0)
 _SOAK_DOWN_S: Final = 5.0
+_WARM_UP_TIMES: Final = 5
+"""The load of a warm-up, to that of the drills."""
 _HITS: Final = (Kind.KILL, Kind.FREEZE)
 
 
@@ -76,7 +78,8 @@ class Session:
                 folder = self.settings.keep_logs
                 if folder is None:
                     folder = Path(stack.enter_context(TemporaryDirectory(prefix="relevo-drill-")))
-                if any(name == SOAK or DRILLS[name].count_up is None for name in possible):
+                timed = any(name == SOAK or DRILLS[name].count_up is None for name in possible)
+                if timed:
                     store = shared_store(self.settings.redis, folder, self._say)
                     self._take_store(stack.enter_context(store))
                 if any(name != SOAK and DRILLS[name].count_up is not None for name in possible):
@@ -84,6 +87,8 @@ class Session:
                     there = database(self.settings, self._say, lambda: self.report.held)
                     self._place = stack.enter_context(there)
                 cluster = stack.enter_context(self._cluster(folder))
+                if timed and self.settings.kafka is None and self.settings.warm_up_s > 0:
+                    self._warm_up(cluster, folder / "00-warm-up")
                 for number, name in enumerate(possible, 1):
                     self._play(cluster, name, folder / f"{number:02}-{name}")
         except BaseException:
@@ -117,6 +122,18 @@ class Session:
             home=folder / "cluster" if wanted.keep_logs is not None else None,
             report=self._say,
         )
+
+    def _warm_up(self, cluster: DrillCluster, folder: Path) -> None:
+        """Work without a fault first.
+
+        The Kafka that people have has run for long; that of a drill is new, and in its first minute the Java
+        compiler takes more of the processor than the brokers' work does.
+        """
+        busy = replace(self.settings, rate=_WARM_UP_TIMES * self.settings.rate)
+        self._say(f"warming up: {busy.rate:g} jobs/s for {busy.warm_up_s:g} s")
+        with Scene(cluster, busy, folder, self._say) as scene:
+            scene.watch_for(busy.warm_up_s)
+            drain(scene)
 
     def _play(self, cluster: DrillCluster, name: str, folder: Path) -> None:
         drills = [DRILLS[name]] if name != SOAK else self._soakable(cluster)

@@ -27,6 +27,7 @@ class DrillSettings:
         workers: Worker processes.
         rate: Jobs per second over all partitions.
         seed: Of everything that is left to chance.
+        warm_up_s: How long a started cluster works at five times the rate before the first drill, in seconds.
         down_s: How long ZooKeeper stays away in zookeeper-down, in seconds.
         duration_s: How long a soak takes, in seconds.
         session_timeout_s: The nodes' ZooKeeper session, in seconds.
@@ -51,11 +52,12 @@ class DrillSettings:
     workers: int = 2
     rate: float = 200.0
     seed: int = 1
+    warm_up_s: float = 30.0
     down_s: float = 60.0
     duration_s: float = 600.0
     session_timeout_s: float = 2.0
     lease_s: float = 3.0
-    work_s: float = 0.05
+    work_s: float = 0.1
     redis: str = ""
     effects: str = ""
     jobs: int = 10_000

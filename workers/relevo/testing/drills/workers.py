@@ -75,12 +75,17 @@ def _measure(scene: Scene, run: Run, hit: Moment) -> None:
         return owned <= found.keys() and all(scene.log.ended(key) for key in started)
 
     wait_for(all_done, f"what {hit.worker} had is done by others", timeout_s=FLOW_S)
-    redone = [
-        each.begun - hit.at for key in started for each in ledger.runs[key][1:] if each.worker != hit.worker
-    ]
+    # The engine knew of those whose lease it let run out; the others had begun a moment before, or wait for
+    # the group to notice.
+    reported = {key for _, key in scene.log.timeouts}
+    redone, unreported = (
+        [each.begun - hit.at for key in keys for each in ledger.runs[key][1:] if each.worker != hit.worker]
+        for keys in (started & reported, started - reported)
+    )
     found = taken_up(ledger.runs, ledger.sent, hit, lambda key: partition_of(key, count))
     for name, delays in (
         ("started_redone_ms", redone),
+        ("unreported_redone_ms", unreported),
         ("partitions_taken_up_ms", [found[each] - hit.at for each in owned]),
     ):
         if delays:
