@@ -219,7 +219,8 @@ def test_what_is_purged_at_the_end_is_reported() -> None:
     wait_until(lambda: core.sender.queued > 0, "the record is queued")
     core.close(0.1)
     thread.join(30)
-    assert [type(error) for error in errors] == [relevo.NotSent]
+    # librdkafka doesn't say whether it was sent before, lost its answer and was waiting for another try.
+    assert [type(error) for error in errors] == [relevo.OutcomeUnknown]
 
 
 def test_a_closed_client_says_so() -> None:

@@ -34,8 +34,8 @@ from relevo_engine.local.brokers import LocalBrokers
 # A shell that runs the tests in the background lets them ignore it, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 with LocalBrokers(int(sys.argv[1]), 1) as brokers:
-    print(*[pid for one in brokers.servers for pid in (one.pid, one.keeper_pid)], brokers.home, flush=True)
-    try:
+    try:  # from here on: whoever reads the line may answer it with Ctrl-C at once
+        print(*[pid for one in brokers.servers for pid in (one.pid, one.keeper_pid)], brokers.home, flush=True)
         signal.pause()
     except KeyboardInterrupt:
         print(*[server.running for server in brokers.servers], flush=True)
