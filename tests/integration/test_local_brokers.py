@@ -35,7 +35,8 @@ from relevo_engine.local.brokers import LocalBrokers
 signal.signal(signal.SIGINT, signal.default_int_handler)
 with LocalBrokers(int(sys.argv[1]), 1) as brokers:
     try:  # from here on: whoever reads the line may answer it with Ctrl-C at once
-        print(*[pid for one in brokers.servers for pid in (one.pid, one.keeper_pid)], brokers.home, flush=True)
+        pids = [pid for one in brokers.servers for pid in (one.pid, one.keeper_pid)]
+        print(*pids, brokers.home, flush=True)
         signal.pause()
     except KeyboardInterrupt:
         print(*[server.running for server in brokers.servers], flush=True)
