@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 SOAK: Final = "soak"
 ALL: Final = "all"
 
+LONG_S: Final = 0.2
+"""Reported: if its worker dies, its lease runs out."""
+
 
 @dataclass(frozen=True)
 class Drill:
@@ -31,6 +34,7 @@ class Drill:
         brokers_min: Brokers without which it proves nothing.
         nodes_min: Nodes likewise.
         summary: What it does, in one line.
+        work_s: How long each effect takes, in seconds.
         count_up: Asked in the end about the effects of a drill whose effects happen in a database; None: they
             happen nowhere. Such a drill has one repeat.
     """
@@ -41,6 +45,7 @@ class Drill:
     summary: str
     brokers_min: int = 1
     nodes_min: int = 1
+    work_s: float = DrillSettings.work_s
     count_up: Callable[[Scene, Run, Accounts], None] | None = None
 
     def why_never(self, settings: DrillSettings) -> str | None:
@@ -106,7 +111,7 @@ DRILLS: Final = {
             brokers_min=3,
         ),
         Drill("broker-restart", brokers.broker_restart, (Kind.BROKER_RESTART,), "a broker restarted"),
-        Drill("worker-kill", workers.worker_kill, (), "kill -9 of a worker"),
+        Drill("worker-kill", workers.worker_kill, (), "kill -9 of a worker", work_s=LONG_S),
         Drill(
             "effects",
             effects.kill_workers,
@@ -114,7 +119,9 @@ DRILLS: Final = {
             "kill -9 of random workers all the time, effects counted in a database",
             count_up=effects.count_up,
         ),
-        Drill("worker-freeze", workers.worker_freeze, (), "SIGSTOP of a worker, later SIGCONT"),
+        Drill(
+            "worker-freeze", workers.worker_freeze, (), "SIGSTOP of a worker, later SIGCONT", work_s=LONG_S
+        ),
         Drill(
             "rolling-restart",
             leaders.rolling_restart,

@@ -140,7 +140,9 @@ class Session:
         if self._skip(name, drills[0].why_not(cluster) if drills else "no fault is possible here"):
             return
         self._say(f"{name}: {self.settings.rate:g} jobs/s over {cluster.partitions} partitions")
-        settings = self.settings if name != SOAK else replace(self.settings, down_s=_SOAK_DOWN_S)
+        settings = replace(self.settings, work_s=drills[0].work_s)
+        if name == SOAK:
+            settings = replace(self.settings, down_s=_SOAK_DOWN_S)
         faults_before = len(cluster.faults)
         count_up = drills[0].count_up
         place = self._place if count_up is not None else ""

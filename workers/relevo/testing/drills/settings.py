@@ -32,7 +32,7 @@ class DrillSettings:
         duration_s: How long a soak takes, in seconds.
         session_timeout_s: The nodes' ZooKeeper session, in seconds.
         lease_s: Lease of each job, in seconds.
-        work_s: How long each effect takes, in seconds.
+        work_s: How long each effect takes, in seconds; this is over before it would be reported as started.
         redis: Address of a dedup store for all workers; empty: see `relevo.testing.drills.store`.
         effects: Where effects happen and are counted, see `relevo.testing.effects`; empty: nowhere.
         jobs: How many jobs the drill of effects creates.
@@ -57,7 +57,7 @@ class DrillSettings:
     duration_s: float = 600.0
     session_timeout_s: float = 2.0
     lease_s: float = 3.0
-    work_s: float = 0.1
+    work_s: float = 0.03
     redis: str = ""
     effects: str = ""
     jobs: int = 10_000
