@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stubs re
     ConfigResource,
     NewTopic,
     ResourceType,
+    TopicMetadata,
 )
 
 from relevo_engine.errors import TopicsError, UnreachableError
@@ -32,6 +34,7 @@ from relevo_engine.topics import (
 from relevo_partitions.kafka.connection import Connection, Faults
 
 TIMEOUT_S: Final = 10.0
+_LOOK_S: Final = 0.02
 _SETTINGS: Final = (
     "cleanup.policy",
     "max.message.bytes",
@@ -106,7 +109,7 @@ class TopicAdmin:
         }
 
     def create(self, plans: Iterable[TopicPlan], timeout_s: float = TIMEOUT_S) -> list[str]:
-        """Makes topics; one that exists already is left as it is.
+        """Makes topics, and waits until they are known; one that exists already is left as it is.
 
         Returns:
             The names of those that were made.
@@ -124,7 +127,9 @@ class TopicAdmin:
             futures = self._client.create_topics(
                 wanted, operation_timeout=timeout_s, request_timeout=timeout_s
             )
-        return [name for name, future in futures.items() if self._was_made(name, future, timeout_s)]
+        made = [name for name, future in futures.items() if self._was_made(name, future, timeout_s)]
+        self._await_known(made, timeout_s)
+        return made
 
     def init(
         self, partitions: int, types: Iterable[str] = (), *, allow_unsafe: bool, timeout_s: float = TIMEOUT_S
@@ -184,6 +189,21 @@ class TopicAdmin:
             raise TopicsError(f"Kafka would not make the topic {name}: {error.args[0].str()}") from error
         return True
 
+    def _await_known(self, names: list[str], timeout_s: float) -> None:
+        """Return once each has its leaders: Kafka answers that it was made before its brokers know it."""
+        deadline = time.monotonic() + timeout_s
+        while names:
+            with _reach(self.kafka):
+                topics = self._client.list_topics(timeout=timeout_s).topics
+            names = [name for name in names if name not in topics or not _is_led(topics[name])]
+            if names and time.monotonic() > deadline:
+                raise TopicsError(
+                    f"Kafka at {self.kafka} has made {', '.join(names)}, but after {timeout_s:g} s its"
+                    " brokers don't lead them yet"
+                )
+            if names:
+                time.sleep(_LOOK_S)
+
     def _configs(self, names: list[str], timeout_s: float) -> dict[str, dict[str, str]]:
         if not names:
             return {}
@@ -204,6 +224,12 @@ class TopicAdmin:
             values = {name: entries[name].value for name in _SETTINGS if name in entries}
             found[resource.name] = {name: value for name, value in values.items() if value is not None}
         return found
+
+
+def _is_led(topic: TopicMetadata) -> bool:
+    """Whether a topic is there with all that it takes to use it."""
+    partitions = topic.partitions.values()
+    return topic.error is None and bool(partitions) and all(each.leader >= 0 for each in partitions)
 
 
 def require_safe(findings: Iterable[Finding], *, allow_unsafe: bool) -> list[Finding]:
