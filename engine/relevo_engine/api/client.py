@@ -87,8 +87,9 @@ class ApiClient:
             raise UnreachableError(f"{self.address!r} is no address: must be host:port") from error
         try:
             connection.request("GET", target, headers={"Accept": "application/json"})
-            response = connection.getresponse()
-            body = response.read()
+            # Closed by itself too: it holds the socket open where its body didn't come whole.
+            with connection.getresponse() as response:
+                body = response.read()
         except (OSError, http.client.HTTPException) as error:
             raise UnreachableError(f"no node answers at {self.address}: {error}") from error
         finally:
