@@ -116,7 +116,7 @@ class AttemptSpan:
         self._span = span
         self._token = token
 
-    def end(self, outcome: Ending, raised: BaseException | None) -> None:
+    def end(self, outcome: Ending, raised: type[BaseException] | None) -> None:
         """The handler has ended."""
         try:
             self._api.context.detach(self._token)
@@ -125,7 +125,7 @@ class AttemptSpan:
             else:
                 self._span.set_attribute("relevo.job.outcome", counted_as(outcome))
                 if not isinstance(outcome, Completed):
-                    kind = counted_as(outcome) if raised is None else type(raised).__qualname__
+                    kind = counted_as(outcome) if raised is None else raised.__qualname__
                     self._span.set_attribute("error.type", kind)
                     self._span.set_status(self._api.trace.StatusCode.ERROR)
             self._span.end()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import gc
 import queue
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,9 @@ import pytest
 from relevo.consumer.offsets import Ownership
 from relevo.worker.execution import AsyncRunner, LoopThread, ThreadRunner, is_async
 from relevo.worker.item import Item
-from relevo.worker.job import Job
+from relevo.worker.job import Fail, Job
 from relevo.worker.outcomes import Completed, Failed
+from tests.support.waiting import wait_until
 from tests.unit.workers.fakes import activation
 
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
@@ -284,3 +287,36 @@ def test_a_child_that_comes_back_from_a_handler_is_no_second_worker(tmp_path: Pa
     assert (ran.returncode, ran.stdout) == (0, "all ended\n"), ran.stderr
     assert effects.read_text() == "neighbour\n"
     assert ran.stderr.count("came back out of the handler") == 2
+
+
+@pytest.mark.parametrize("kind", ["coroutine", "function"])
+def test_what_a_handler_raised_is_let_go_at_once(
+    loop_thread: LoopThread, ended: queue.SimpleQueue[list[Item]], kind: str
+) -> None:
+    """It may hold a connection, or all of a job's data: until some later garbage collection, or job."""
+    held: list[weakref.ref[BaseException]] = []
+
+    class Answer(Fail):
+        def __init__(self) -> None:
+            super().__init__("the provider's answer")
+            held.append(weakref.ref(self))
+
+    def fail(job: Job) -> None:
+        raise Answer
+
+    async def fail_later(job: Job) -> None:
+        fail(job)
+
+    runner = (
+        AsyncRunner(loop_thread, fail_later, ended.put)
+        if kind == "coroutine"
+        else ThreadRunner(fail, 1, ended.put, "work")
+    )
+    gc.disable()
+    try:
+        runner.submit([item("k")])
+        assert isinstance(outcomes(ended, 1)["k"], Failed)
+        wait_until(lambda: held[0]() is None, "nobody has it any more", timeout_s=10)
+    finally:
+        gc.enable()
+        runner.close()

@@ -15,11 +15,11 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from relevo.errors import ClaimLost
 from relevo.forks import ForkGuard
+from relevo.stats import WorkerStats
 from relevo.tracing import Tracer
 from relevo.worker.item import Item
 from relevo.worker.job import Fail, Job, JobError
 from relevo.worker.outcomes import Ending, Failed, Outcome, of_exception, of_result
-from relevo.worker.stats import WorkerStats
 from relevo.worker.transactions import at_end
 
 _log: Final = logging.getLogger("relevo.worker")
@@ -164,16 +164,16 @@ class AsyncRunner:
         begun = time.monotonic()
         # In this task's own context: what other jobs await meanwhile doesn't see it.
         span = self._tracer.begin(item.job) if self._tracer is not None else None
-        raised: BaseException | None = None
+        raised: type[BaseException] | None = None  # its type only: itself would hold this frame, and be held
         try:
             outcome: Ending = of_result(await self._handler(item.job))
         except BaseException as error:
             if self._closed and isinstance(error, asyncio.CancelledError):
                 if span is not None:
-                    span.end(_timed_out(), error)
+                    span.end(_timed_out(), type(error))
                 return  # the worker is gone; whoever gets the job next runs it
             _note(item, error)
-            raised = error
+            raised = type(error)
             outcome = _timed_out() if item.timed_out else of_exception(error)
         self._fork.end_child()
         outcome = at_end(item.job, outcome)
@@ -250,12 +250,12 @@ class ThreadRunner:
                 return
             begun = time.monotonic()
             span = self._tracer.begin(item.job) if self._tracer is not None else None
-            raised: BaseException | None = None
+            raised: type[BaseException] | None = None
             try:
                 outcome: Ending = of_result(self._handler(item.job))
             except BaseException as error:
                 _note(item, error)
-                raised = error
+                raised = type(error)
                 outcome = of_exception(error)
             self._fork.end_child()
             outcome = at_end(item.job, outcome)
