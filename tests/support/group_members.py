@@ -11,7 +11,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from relevo.consumer.consumer import ActivationConsumer, Arrivals
 from relevo.consumer.offsets import OffsetTracker
-from relevo.worker.stats import WorkerStats
+from relevo.stats import WorkerStats
 from relevo_engine.local.kafka import admin
 from tests.support.waiting import wait_until
 

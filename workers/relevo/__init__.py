@@ -35,9 +35,9 @@ from relevo.errors import (
 from relevo.events.aevents import AsyncJobEvents
 from relevo.events.events import JobEvents
 from relevo.events.job_event import JobEvent, LogPosition, Skipped
+from relevo.stats import WorkerStats
 from relevo.worker.app import JobWorker, WorkerApp
 from relevo.worker.job import Fail, Job, JobError
-from relevo.worker.stats import WorkerStats
 
 __all__ = [
     "AsyncClient",

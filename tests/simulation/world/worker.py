@@ -12,12 +12,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from relevo.consumer.offsets import OffsetTracker, Ownership
+from relevo.stats import WorkerStats
 from relevo.worker.gate import Gate
 from relevo.worker.item import Item
 from relevo.worker.leases import LeaseKeeper
 from relevo.worker.outcomes import Completed, Errored, Failed
 from relevo.worker.slot_reports import SlotReports
-from relevo.worker.stats import WorkerStats
 from tests.simulation.world.kafka import NotMember
 from tests.simulation.world.kafka_client import COMMANDS, KafkaClient, Producer
 from tests.simulation.world.network import NoAnswer

@@ -6,10 +6,10 @@ from typing import cast
 
 from relevo.consumer.offsets import Entry, OffsetTracker
 from relevo.sender import Sender
+from relevo.stats import WorkerStats
 from relevo.worker.gate import Gate
 from relevo.worker.outcomes import Outcome
 from relevo.worker.solitude import Solitude
-from relevo.worker.stats import WorkerStats
 from tests.unit.workers.fakes import FakeRunner, FakeSender, FakeStore
 
 TOPIC = "c.activations.send-email"

@@ -9,7 +9,7 @@ from typing import Any
 from relevo.consumer.commits import KafkaError, KafkaException  # type: ignore[attr-defined]
 from relevo.consumer.consumer import ActivationConsumer, Arrivals
 from relevo.consumer.offsets import Entry, OffsetTracker
-from relevo.worker.stats import WorkerStats
+from relevo.stats import WorkerStats
 
 __all__ = ["TOPIC", "KafkaError", "Place", "Read", "Reading", "ScriptedConsumer", "Trouble"]
 

@@ -8,9 +8,9 @@ from typing import cast
 from relevo.consumer.offsets import Ownership
 from relevo.dedup.store import Claim
 from relevo.sender import Sender
+from relevo.stats import WorkerStats
 from relevo.worker.item import Item
 from relevo.worker.leases import LeaseKeeper
-from relevo.worker.stats import WorkerStats
 from relevo_schemas.commands import ExtendJobs, LeaseRef, StartJobs
 from tests.unit.workers.fakes import FakeRunner, FakeSender, FakeStore, activation
 

@@ -16,8 +16,8 @@ from relevo.errors import ConfigurationError, InvalidRequest
 from relevo.events.event_choice import KINDS, check_kinds, check_start
 from relevo.kafka_options import guarded, options_for_consumer, options_for_producer
 from relevo.names import check_cluster
+from relevo.stats import WorkerStats, total
 from relevo.worker.app import WorkerApp
-from relevo.worker.stats import WorkerStats, total
 from relevo.worker.worker import JobType
 
 

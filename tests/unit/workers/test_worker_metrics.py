@@ -19,8 +19,8 @@ from relevo.consumer.reading import Reading
 from relevo.dedup.store import Claim
 from relevo.errors import MissingExtra
 from relevo.health.metrics import _COUNTERS, exposition
+from relevo.stats import BOUNDS_S, Histogram, WorkerStats, total
 from relevo.testing import Engine, KeptDedupStore
-from relevo.worker.stats import BOUNDS_S, Histogram, WorkerStats, total
 from relevo.worker.worker import TypeWorker
 from tests.unit.workers.fakes import activation_bytes
 from tests.unit.workers.gate_world import World

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from relevo.consumer.offsets import Entry, OffsetTracker
-from relevo.worker.stats import WorkerStats
+from relevo.stats import WorkerStats
 from relevo_schemas.codec import decode
 from relevo_schemas.delivery import Activation
 from relevo_schemas.errors import RecordError, RecordFault

@@ -10,7 +10,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from relevo.consumer.offsets import OffsetTracker, Ownership
-from relevo.worker.stats import WorkerStats
+from relevo.stats import WorkerStats
 
 _log: Final = logging.getLogger("relevo.worker")
 

@@ -19,7 +19,7 @@ from relevo.consumer.restarts import GONE, begin_anew
 from relevo.consumer.topic_wait import await_topic
 from relevo.errors import RelevoError
 from relevo.kafka_options import guarded
-from relevo.worker.stats import WorkerStats
+from relevo.stats import WorkerStats
 
 _log: Final = logging.getLogger("relevo.worker")
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from relevo.dedup.store import Answer, Claim, DedupStore, Finish, Unknown
 from relevo.errors import StoreUnavailable
-from relevo.worker.stats import WorkerStats
+from relevo.stats import WorkerStats
 
 _log: Final = logging.getLogger("relevo.worker")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from relevo.errors import MissingExtra
-from relevo.worker.stats import BOUNDS_S, Histogram
+from relevo.stats import BOUNDS_S, Histogram
 
 if TYPE_CHECKING:
     from relevo.worker.worker import TypeWorker
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX: Final = "relevo_worker_"
 
-# The counter of `relevo.worker.stats.WorkerStats`, its name here, and what it says.
+# The counter of `relevo.stats.WorkerStats`, its name here, and what it says.
 _COUNTERS: Final = (
     ("received", "received", "Activations read."),
     ("started", "started", "Handlers started."),

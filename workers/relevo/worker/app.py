@@ -16,9 +16,9 @@ from relevo.environment import find_place
 from relevo.errors import ConfigurationError
 from relevo.health.pages import health_server
 from relevo.health.server import HealthServer, parse_address
+from relevo.stats import WorkerStats, total
 from relevo.worker.dedup_key import DedupBy
 from relevo.worker.execution import Handler
-from relevo.worker.stats import WorkerStats, total
 from relevo.worker.waiting import SUSPECT_AFTER
 from relevo.worker.worker import BUFFER, DRAIN_S, STOP_S, Delivery, JobType, Workers
 

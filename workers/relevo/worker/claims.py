@@ -9,12 +9,12 @@ from typing import Final
 from relevo.dedup.link import StoreLink, backoff_s
 from relevo.dedup.store import Claim, Done, Held, Mine, Unknown
 from relevo.errors import InvalidRequest
+from relevo.stats import WorkerStats
 from relevo.worker.dedup_key import KeyOf
 from relevo.worker.item import Item
 from relevo.worker.locks import OrderLocks
 from relevo.worker.outbox import Outbox
 from relevo.worker.outcomes import Completed, Failed
-from relevo.worker.stats import WorkerStats
 from relevo.worker.transactions import Grant
 
 HELD_WAIT_MAX_S: Final = 1.0

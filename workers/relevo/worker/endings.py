@@ -12,10 +12,10 @@ from confluent_kafka import KafkaError
 
 from relevo.dedup.link import StoreLink, backoff_s
 from relevo.dedup.store import Claim, Done, Finish, Held, Mine, Unknown
+from relevo.stats import WorkerStats
 from relevo.worker.item import Item
 from relevo.worker.outbox import Outbox
 from relevo.worker.outcomes import Completed, Failed, NotOurs
-from relevo.worker.stats import WorkerStats
 
 _log: Final = logging.getLogger("relevo.worker")
 

@@ -28,6 +28,7 @@ from relevo.dedup.link import StoreLink
 from relevo.dedup.store import DedupStore
 from relevo.errors import RelevoError
 from relevo.sender import Sender
+from relevo.stats import WorkerStats
 from relevo.worker.claims import Claims
 from relevo.worker.dedup_key import KeyOf
 from relevo.worker.doubts import Doubts
@@ -40,7 +41,6 @@ from relevo.worker.outbox import Acknowledged, Outbox
 from relevo.worker.outcomes import Errored, Failed, counted_as
 from relevo.worker.schedule import Schedule
 from relevo.worker.solitude import Desk, Solitude
-from relevo.worker.stats import WorkerStats
 from relevo.worker.waiting import SUSPECT_AFTER, Waiting, note_suspect
 from relevo_schemas.delivery import Activation
 

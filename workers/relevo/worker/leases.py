@@ -15,10 +15,10 @@ from confluent_kafka import KafkaError, Message
 from relevo.dedup.store import Answer, Claim, DedupStore, Done, Held, Mine, Unknown
 from relevo.follower import Follower
 from relevo.sender import Sender
+from relevo.stats import WorkerStats
 from relevo.worker.execution import Runner
 from relevo.worker.item import Item
 from relevo.worker.slot_reports import SlotReports
-from relevo.worker.stats import WorkerStats
 from relevo.worker.watch import LossWatch
 from relevo_schemas.codec import encode
 from relevo_schemas.commands import CheckpointJob, ExtendJobs, LeaseRef, StartJobs

@@ -10,9 +10,9 @@ from typing import Final
 
 from relevo.dedup.link import StoreLink, backoff_s
 from relevo.dedup.store import Claim, Done, Held, Mine, Unknown
+from relevo.stats import WorkerStats
 from relevo.worker.item import Item
 from relevo.worker.lanes import Lane
-from relevo.worker.stats import WorkerStats
 
 LOCK_WAIT_MAX_S: Final = 0.5
 LOCK_WAIT_MIN_S: Final = 0.02

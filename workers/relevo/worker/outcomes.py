@@ -36,7 +36,7 @@ class Failed:
         error: For people to read.
         retry_in_ms: Pause before the next attempt in milliseconds; -1: the job's own backoff.
         retriable: False: there is none.
-        kind: One of `FAILURES`; for counting only.
+        kind: One of `relevo.stats.FAILURES`; for counting only.
     """
 
     error: str
@@ -62,14 +62,11 @@ Outcome: TypeAlias = Completed | Failed | Errored
 Ending: TypeAlias = Outcome | NotOurs
 
 NOTHING: Final = Completed(b"")
-FAILURES: Final = ("exception", "fail", "timeout", "cancelled", "result", "variables", "dedup_key")
-"""Kinds of failure: an exception; a `Fail`; too long a run; a cancelled coroutine; a result that can't be
-kept; variables that can't be read; no dedup key."""
 _COUNTED: Final[dict[type, str]] = {Completed: "done", Errored: "errored"}
 
 
 def counted_as(outcome: Ending | None) -> str:
-    """``done``, ``errored``, or the kind of failure, of `FAILURES`."""
+    """``done``, ``errored``, or the kind of failure, of `relevo.stats.FAILURES`."""
     return outcome.kind if isinstance(outcome, Failed) else _COUNTED[type(outcome)]
 
 

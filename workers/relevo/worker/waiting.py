@@ -7,11 +7,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from relevo.stats import WorkerStats
 from relevo.worker.claims import Claims
 from relevo.worker.item import Item
 from relevo.worker.lanes import Lanes
 from relevo.worker.solitude import Desk
-from relevo.worker.stats import WorkerStats
 
 _log: Final = logging.getLogger("relevo.worker")
 SUSPECT_AFTER: Final = 2

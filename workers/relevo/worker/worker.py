@@ -18,6 +18,7 @@ from relevo.dedup.memory import MemoryDedupStore
 from relevo.dedup.store import DedupStore
 from relevo.errors import ConfigurationError
 from relevo.forks import ForkGuard
+from relevo.stats import WorkerStats
 from relevo.tracing import Tracer, tracer_for
 from relevo.worker.dedup_key import DedupBy, DedupKey
 from relevo.worker.execution import (
@@ -37,7 +38,6 @@ from relevo.worker.leases import LeaseKeeper
 from relevo.worker.locks import lock_prefix
 from relevo.worker.shared import Shared
 from relevo.worker.slot_reports import SlotReports
-from relevo.worker.stats import WorkerStats
 from relevo.worker.waiting import SUSPECT_AFTER
 
 _log: Final = logging.getLogger("relevo.worker")

@@ -17,12 +17,12 @@ from relevo.client.results import JobHandle, JobResult, finish_of
 from relevo.dedup.store import DedupStore
 from relevo.errors import Closed, InvalidRequest, ResultTimeout
 from relevo.events.events import JobEvent
+from relevo.stats import WorkerStats, total
 from relevo.testing.inmemory.faults import FREEZABLE
 from relevo.testing.inmemory.process import WorkerProcess
 from relevo.testing.inmemory.views import JobView, job_view
 from relevo.testing.inmemory.world import Crew, World
 from relevo.worker.app import JobWorker, WorkerApp
-from relevo.worker.stats import WorkerStats, total
 from relevo_schemas import commands
 from relevo_schemas.job import JobSpec
 from relevo_schemas.records import Command

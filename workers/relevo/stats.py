@@ -7,13 +7,25 @@ import time
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Final
+from typing import Final, Protocol
 
-from relevo.worker.item import Item
-from relevo.worker.outcomes import FAILURES
-
+FAILURES: Final = ("exception", "fail", "timeout", "cancelled", "result", "variables", "dedup_key")
+"""Kinds of failure: an exception; a `Fail`; too long a run; a cancelled coroutine; a result that can't be
+kept; variables that can't be read; no dedup key."""
 BOUNDS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1_800)
 """Upper bounds of the buckets of a `Histogram`, in seconds."""
+
+
+class Timed(Protocol):
+    """A job on its way through a worker, as far as times go."""
+
+    @property
+    def at(self) -> float:
+        """When the engine handed it over, in milliseconds since the Unix epoch."""
+
+    @property
+    def took(self) -> float:
+        """How long its handler ran, in seconds."""
 
 
 class Histogram:
@@ -119,7 +131,7 @@ class WorkerStats:
                     end = "failed"
                 setattr(self, end, getattr(self, end) + count)
 
-    def begun(self, items: Sequence[Item]) -> None:
+    def begun(self, items: Sequence[Timed]) -> None:
         """Their handlers start now. How long each has waited is by the engine's clock and this machine's."""
         now_ms = time.time() * 1_000
         # Clocks differ: what seems to start before it was handed over has not waited.
@@ -127,7 +139,7 @@ class WorkerStats:
         with self._lock:
             self._queued.observe(waited)
 
-    def ended(self, items: Sequence[Item]) -> None:
+    def ended(self, items: Sequence[Timed]) -> None:
         """Their handlers have ended."""
         took = [item.took for item in items]
         with self._lock:
@@ -142,7 +154,7 @@ class WorkerStats:
 
     @property
     def failures(self) -> dict[str, int]:
-        """What `failed` is made of, by kind of failure: see `relevo.worker.outcomes.FAILURES`."""
+        """What `failed` is made of, by kind of failure: see `FAILURES`."""
         with self._lock:
             return dict(self._failures)
 
