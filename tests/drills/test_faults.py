@@ -23,9 +23,9 @@ pytestmark = pytest.mark.timeout(300)
 @pytest.fixture(scope="module")
 def shared() -> Iterator[DrillCluster]:
     """Three nodes with proxies on every side."""
-    with DrillCluster(
-        3, 2, name="faults", types=["a"], kafka_proxies=True, settings={"session_timeout_s": 1.0}
-    ) as running:
+    # Whoever leads stays the leader until a test hurts it.
+    settings = {"session_timeout_s": 1.0, "give_back_after_s": 1_000.0}
+    with DrillCluster(3, 2, name="faults", types=["a"], kafka_proxies=True, settings=settings) as running:
         yield running
 
 

@@ -21,7 +21,13 @@ PARTITIONS = 2
 def cluster(brokers: Brokers) -> Iterator[LocalCluster]:
     name = unique_cluster_name("api")
     with LocalCluster(
-        2, PARTITIONS, kafka=brokers.kafka, zookeeper=brokers.zookeeper, name=name, types=["mail"]
+        2,
+        PARTITIONS,
+        kafka=brokers.kafka,
+        zookeeper=brokers.zookeeper,
+        name=name,
+        types=["mail"],
+        settings={"give_back_after_s": 1_000.0},  # only the test moves a leader
     ) as running:
         yield running
     forget_cluster(brokers, name)

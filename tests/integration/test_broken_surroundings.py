@@ -68,7 +68,8 @@ def cluster(servers: LocalBrokers, name: str) -> Iterator[LocalCluster]:
         kafka=servers.kafka,
         zookeeper=servers.zookeeper,
         name=name,
-        settings={"session_timeout_s": SESSION_S},
+        # Nothing but what a test does moves a leader; nodes that came up one after the other would do so.
+        settings={"session_timeout_s": SESSION_S, "give_back_after_s": 1_000.0},
     ) as running:
         yield running
 
