@@ -21,7 +21,6 @@ from relevo_partitions.statemachine import Write
 from tests.support.brokers import unique_cluster_name
 from tests.support.counter_cluster import read_all
 from tests.support.kafka_frames import Api, Fate, FrameProxy, Rule, brokers_behind_frames
-from tests.support.waiting import wait_until
 
 PARTITIONS = 2
 
@@ -253,11 +252,20 @@ def test_requests_held_and_released_at_random_tear_no_batch(
         ledger.write(number)
     bench.proxy.rule = lambda _api, _frame: Fate.PASS
     bench.proxy.release()
-    ledger.write(batches + 1)
+    monkeypatch.undo()
+    _works_on(ledger, batches + 1)
     ledger.check()
     assert met.total() > 5, "hardly anything was held"
     assert len(ledger.told[Committed]) > 20, ledger.told
-    wait_until(lambda: batches + 1 in bench.records(), "and the partition works on")
+
+
+def _works_on(ledger: Ledger, number: int) -> None:
+    """What was released may still meet the next writes; each that it spoils is followed by a new fence."""
+    for last in range(number, number + 5):
+        ledger.write(last)
+        if last in ledger.told[Committed]:
+            return
+    raise AssertionError(f"nothing is committed any more: {dict(ledger.told)}")
 
 
 @pytest.mark.timeout(180)

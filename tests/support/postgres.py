@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -90,7 +90,8 @@ class Postgres:
     def _signal_children(self, number: signal.Signals) -> None:
         pid = self._server.pid
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            os.kill(int(child), number)
+            with suppress(ProcessLookupError):  # a connection's process ends with its connection
+                os.kill(int(child), number)
 
 
 def address(port: int, database: str = "postgres") -> str:
@@ -116,8 +117,10 @@ def own_postgres_server(settings: Mapping[str, str] | None = None) -> Iterator[P
         try:
             yield server
         finally:
-            server.stop()
-            server.kill()
+            try:
+                server.stop()
+            finally:
+                server.kill()
 
 
 def _programs() -> Path:
