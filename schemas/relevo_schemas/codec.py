@@ -2,151 +2,61 @@
 
 A value is two marker bytes, the CRC-64-AVRO fingerprint of its schema (eight bytes, little-endian) and the
 body (Avro specification, "Single-object encoding"). Avro nests records by plain concatenation, so a record
-whose last field is a `JobSpec` is its own fields followed by the spec's bytes: the codec reads the fields
-before `variables`, checks that `variables` ends exactly where the value ends, and keeps the bytes.
+whose last field is a `JobSpec` is its own fields followed by the spec's bytes: the codec reads all fields
+before `variables` as one record, checks that `variables` ends where the value ends, and keeps the bytes.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from operator import attrgetter
 from typing import Any, Final, NoReturn
 
-import fastavro
 import orjson
 
 from relevo_schemas import commands, delivery, events
 from relevo_schemas.errors import RecordError, RecordFault
+from relevo_schemas.fields import (
+    HEADER_LENGTH,
+    MARKER,
+    UNREADABLE,
+    UNWRITABLE,
+    Schema,
+    check_end,
+    check_ints,
+    damaged,
+    fingerprint,
+    head,
+    int_array_names,
+    int_names,
+    read,
+    unwritable,
+    write,
+)
 from relevo_schemas.files import load_current, load_retired
 from relevo_schemas.job import JobSpec
+from relevo_schemas.job_body import JobCarrier, decode_job, job_spec
 from relevo_schemas.records import Record
 
-MARKER: Final = b"\xc3\x01"
-HEADER_LENGTH: Final = 10
+__all__ = [
+    "HEADER_LENGTH",
+    "MARKER",
+    "RECORD_BYTES_MAX",
+    "Codec",
+    "decode",
+    "decode_job",
+    "default_codec",
+    "encode",
+    "encode_json",
+    "fingerprint",
+    "job_spec",
+    "record_classes",
+]
+
 RECORD_BYTES_MAX: Final = 1_000_000
 """Longest record in bytes: below the 1 MiB that brokers take by default, with room for what an event adds."""
-
-Schema = dict[str, Any]
-# fastavro types a datum as any Avro value; ours are records, so dicts.
-_read: Final[Any] = fastavro.schemaless_reader
-_write: Final[Any] = fastavro.schemaless_writer
-_make_job: Final[Any] = JobSpec
-
-_UNREADABLE: Final = (
-    ValueError, TypeError, IndexError, KeyError, EOFError, OverflowError, MemoryError, StopIteration,
-    fastavro.read.SchemaResolutionError,
-)  # fmt: skip
-"""What damaged bytes make of fastavro."""
-_UNWRITABLE: Final = (ValueError, TypeError, OverflowError, AttributeError)
-"""What values of the wrong kind make of it."""
-_INT_END: Final = 1 << 31
-
-
-def fingerprint(schema: Schema) -> bytes:
-    """The eight bytes that name ``schema`` in every record made with it."""
-    canonical = fastavro.schema.to_parsing_canonical_form(schema)
-    return bytes.fromhex(fastavro.schema.fingerprint(canonical, "CRC-64-AVRO"))
-
-
-def _head(schema: Schema, last: str, *instead: Schema) -> Any:
-    """``schema`` up to its last field, which must be called ``last``; other fields stand in its place."""
-    *fields, field = schema["fields"]
-    if field["name"] != last:
-        raise TypeError(f"{schema['name']}: the last field must be {last!r}, not {field['name']!r}")
-    return fastavro.parse_schema({"type": "record", "name": schema["name"], "fields": [*fields, *instead]})
-
-
-def _int_names(schema: Schema) -> tuple[str, ...]:
-    return tuple(field["name"] for field in schema["fields"] if field["type"] in ("int", ["null", "int"]))
-
-
-def _int_array_names(schema: Schema) -> tuple[str, ...]:
-    return tuple(f["name"] for f in schema["fields"] if f["type"] == {"type": "array", "items": "int"})
-
-
-def _check_ints(datum: Mapping[Any, Any], names: Iterable[Any]) -> None:
-    """Hold `int` fields to 32 bits: fastavro takes longer ones, which others who read the log refuse."""
-    for name in names:
-        number = datum[name]
-        if number is None or (isinstance(number, int) and -_INT_END <= number < _INT_END):
-            continue
-        raise ValueError(f"{name} is {number!r}, not an integer of 32 bits")
-
-
-_JOB_SCHEMA: Final = load_current("JobSpec")
-_JOB_FIELDS: Final = tuple(field["name"] for field in _JOB_SCHEMA["fields"])
-_JOB_INTS: Final = _int_names(_JOB_SCHEMA)
-# Avro's `bytes` begin with their length, a `long`: read as one, it leaves the stream where they begin.
-_JOB_HEAD: Final = _head(_JOB_SCHEMA, "variables", {"name": "variables", "type": "long"})
-
-
-def _read_job(stream: io.BytesIO, value: bytes, start: int) -> JobSpec:
-    """The job that begins at ``start``, where ``stream`` is, and must end where ``value`` ends."""
-    head = _read(stream, _JOB_HEAD)
-    _check_ints(head, _JOB_INTS)
-    *fields, length = head.values()
-    variables_at = stream.tell()
-    if length < 0 or variables_at + length != len(value):
-        raise ValueError(f"variables of {length} bytes where {len(value) - variables_at} follow")
-    job: JobSpec = _make_job(*fields, value[start:], variables_at - start)
-    return job
-
-
-def decode_job(body: bytes) -> JobSpec:
-    """The job whose Avro encoding is ``body``, as it stands in `JobSpec.body`.
-
-    Raises:
-        RecordError: ``body`` isn't a whole job.
-    """
-    try:
-        return _read_job(io.BytesIO(body), body, 0)
-    except _UNREADABLE as error:
-        raise _damaged("JobSpec", error) from error
-
-
-def job_spec(
-    *,
-    key: str,
-    type: str,
-    variables: bytes = b"{}",
-    priority: int = 0,
-    retries: int = 3,
-    backoff_ms: int = 1_000,
-    backoff_max_ms: int = 300_000,
-    lease_ms: int = 30_000,
-    run_at: int = 0,
-    expires_at: int = 0,
-    correlation_id: str | None = None,
-    headers: Mapping[str, str] | None = None,
-) -> JobSpec:
-    """Encode a job once; every later record that carries it copies the bytes.
-
-    Raises:
-        RecordError: A value doesn't fit the schema (a priority beyond 32 bits, a header that isn't text, …).
-    """
-    values = (
-        key, type, priority, retries, backoff_ms, backoff_max_ms, lease_ms, run_at, expires_at,
-        correlation_id, headers or {}, variables,
-    )  # fmt: skip
-    stream = io.BytesIO()
-    datum = dict(zip(_JOB_FIELDS, values, strict=True))
-    try:
-        _check_ints(datum, _JOB_INTS)
-        _write(stream, _JOB_SCHEMA, datum)
-    except _UNWRITABLE as error:
-        raise _unwritable("JobSpec", error) from error
-    body = stream.getvalue()
-    return JobSpec(*values[:-1], body=body, variables_at=len(body) - len(variables))
-
-
-def _unwritable(name: str, error: Exception) -> RecordError:
-    return RecordError(RecordFault.DAMAGED, f"{name} can't be encoded: {error}")
-
-
-def _damaged(name: str, error: Exception) -> RecordError:
-    return RecordError(RecordFault.DAMAGED, f"damaged {name}: {str(error) or type(error).__name__}")
 
 
 def _too_long(name: str, value: bytes) -> NoReturn:
@@ -174,8 +84,8 @@ class _Kind:
     """How one kind of record is written and read."""
 
     __slots__ = (
-        "carries_job", "cls", "has_arrays", "head", "int_arrays", "ints", "item", "item_ints", "item_values",
-        "name", "names", "prefix", "schema", "values",
+        "carried", "carries_job", "cls", "has_arrays", "head", "int_arrays", "ints", "item", "item_ints",
+        "item_values", "name", "names", "prefix", "schema", "values",
     )  # fmt: skip
 
     def __init__(self, cls: type[Record], schema: Schema) -> None:
@@ -186,15 +96,16 @@ class _Kind:
         self.prefix = MARKER + fingerprint(schema)
         cls.FIELDS = tuple(field["name"] for field in schema["fields"])
         self.carries_job = cls.FIELDS[-1] == "job"
-        self.head = _head(schema, "job") if self.carries_job else schema
+        self.head = head(schema, "job") if self.carries_job else schema
+        self.carried = JobCarrier(self.head) if self.carries_job else None
         self.names = cls.FIELDS[:-1] if self.carries_job else cls.FIELDS
         self.values = _getter(self.names)
-        self.ints = _int_names(self.head)
+        self.ints = int_names(self.head)
         self.item = _ITEMS.get(cls)
         if self.item is not None:
             self.item_values = _getter(self.item.FIELDS)
-            self.item_ints = _int_names(schema["fields"][-1]["type"]["items"])
-        self.int_arrays = _int_array_names(self.head)
+            self.item_ints = int_names(schema["fields"][-1]["type"]["items"])
+        self.int_arrays = int_array_names(self.head)
         self.has_arrays = self.item is not None or bool(self.int_arrays)
 
     def datum(self, record: Record) -> dict[str, Any]:
@@ -220,13 +131,13 @@ class _Kind:
 
     def check(self, datum: dict[str, Any]) -> None:
         """Refuse what fastavro would let pass, in either direction."""
-        _check_ints(datum, self.ints)
+        check_ints(datum, self.ints)
         if self.has_arrays:
             for name in self.int_arrays:
-                _check_ints(dict(enumerate(datum[name])), range(len(datum[name])))
+                check_ints(dict(enumerate(datum[name])), range(len(datum[name])))
             if self.item is not None:
                 for ref in datum["jobs"]:
-                    _check_ints(ref, self.item_ints)
+                    check_ints(ref, self.item_ints)
 
     def write(self, datum: dict[str, Any], tail: bytes) -> bytes:
         """A record's bytes: the fields in ``datum``, then ``tail`` as it is."""
@@ -234,7 +145,7 @@ class _Kind:
         stream = io.BytesIO()
         stream.write(self.prefix)
         if datum:
-            _write(stream, self.head, datum)
+            write(stream, self.head, datum)
         stream.write(tail)
         return stream.getvalue()
 
@@ -242,18 +153,19 @@ class _Kind:
         """The record in ``value``, which was written with the current schema."""
         stream = io.BytesIO(value)
         stream.seek(HEADER_LENGTH)
-        datum = _read(stream, self.head) if self.names else {}
-        if self.carries_job:
-            return self.make(datum, _read_job(stream, value, stream.tell()))
-        _check_end(stream, value)
+        if self.carried is not None:
+            values, job = self.carried.values(stream, value)
+            return self.cls(*values, job)
+        datum = read(stream, self.head) if self.names else {}
+        check_end(stream, value)
         return self.make(datum)
 
     def read_as(self, value: bytes, written: Schema) -> Any:
         """The record in ``value``, which was written with an earlier schema."""
         stream = io.BytesIO(value)
         stream.seek(HEADER_LENGTH)
-        datum = _read(stream, written, self.schema)
-        _check_end(stream, value)
+        datum = read(stream, written, self.schema)
+        check_end(stream, value)
         for field in self.head["fields"]:
             # A default of `bytes` stands in a schema as text, and fastavro leaves it so.
             if field["type"] == "bytes" and isinstance(datum[field["name"]], str):
@@ -264,11 +176,6 @@ class _Kind:
             names = self.item.FIELDS
             datum["jobs"] = [{name: ref[name] for name in names} for ref in datum["jobs"]]
         return self.make({name: datum[name] for name in self.names}, *jobs)
-
-
-def _check_end(stream: io.BytesIO, value: bytes) -> None:
-    if stream.tell() != len(value):
-        raise ValueError(f"{len(value) - stream.tell()} bytes follow the record")
 
 
 class Codec:
@@ -300,8 +207,8 @@ class Codec:
         kind = self._by_class[type(record)]
         try:
             value = kind.write(kind.datum(record), record.job.body if kind.carries_job else b"")  # type: ignore[attr-defined]
-        except _UNWRITABLE as error:
-            raise _unwritable(kind.name, error) from error
+        except UNWRITABLE as error:
+            raise unwritable(kind.name, error) from error
         return value if len(value) <= RECORD_BYTES_MAX else _too_long(kind.name, value)
 
     def encode_carrying(self, cls: type[Record], values: Sequence[Any], body: bytes) -> bytes:
@@ -313,8 +220,8 @@ class Codec:
         kind = self._by_class[cls]
         try:
             value = kind.write(dict(zip(kind.names, values, strict=True)), body)
-        except _UNWRITABLE as error:
-            raise _unwritable(kind.name, error) from error
+        except UNWRITABLE as error:
+            raise unwritable(kind.name, error) from error
         return value if len(value) <= RECORD_BYTES_MAX else _too_long(kind.name, value)
 
     def decode(self, value: bytes | None) -> Record:
@@ -328,8 +235,8 @@ class Codec:
             return self._decode_otherwise(value)
         try:
             record: Record = kind.read(value)
-        except _UNREADABLE as error:
-            raise _damaged(kind.name, error) from error
+        except UNREADABLE as error:
+            raise damaged(kind.name, error) from error
         return record
 
     def _decode_otherwise(self, value: bytes | None) -> Record:
@@ -346,8 +253,8 @@ class Codec:
         schema, kind = found
         try:
             record: Record = kind.read_as(value, schema)
-        except _UNREADABLE as error:
-            raise _damaged(f"{kind.name} of an earlier version", error) from error
+        except UNREADABLE as error:
+            raise damaged(f"{kind.name} of an earlier version", error) from error
         return record
 
     def kind_of(self, value: bytes | None) -> type[Record] | None:

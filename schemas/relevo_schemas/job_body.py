@@ -1,0 +1,134 @@
+"""Jobs within records: encoded once, copied as bytes ever after, read in one go with what carries them."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import fastavro
+
+from relevo_schemas.fields import (
+    HEADER_LENGTH,
+    UNREADABLE,
+    UNWRITABLE,
+    Schema,
+    check_ints,
+    damaged,
+    head,
+    int_names,
+    read,
+    unwritable,
+    write,
+)
+from relevo_schemas.files import load_current
+from relevo_schemas.job import JobSpec
+
+# Called with values in the schema's order, which no type checker can follow.
+_make_job: Final[Any] = JobSpec
+_JOB_SCHEMA: Final = load_current("JobSpec")
+_JOB_FIELDS: Final = tuple(field["name"] for field in _JOB_SCHEMA["fields"])
+_JOB_INTS: Final = int_names(_JOB_SCHEMA)
+# Avro's `bytes` begin with their length, a `long`: read as one, it leaves the stream where they begin.
+_JOB_HEAD: Final = head(_JOB_SCHEMA, "variables", {"name": "variables", "type": "long"})
+
+
+def _check_variables(length: int, variables_at: int, value: bytes) -> None:
+    """Hold a job's variables, which come last, to the end of ``value``."""
+    if length < 0 or variables_at + length != len(value):
+        raise ValueError(f"variables of {length} bytes where {len(value) - variables_at} follow")
+
+
+def decode_job(body: bytes) -> JobSpec:
+    """The job whose Avro encoding is ``body``, as it stands in `JobSpec.body`.
+
+    Raises:
+        RecordError: ``body`` isn't a whole job.
+    """
+    stream = io.BytesIO(body)
+    try:
+        datum = read(stream, _JOB_HEAD)
+        check_ints(datum, _JOB_INTS)
+        *fields, length = datum.values()
+        variables_at = stream.tell()
+        _check_variables(length, variables_at, body)
+    except UNREADABLE as error:
+        raise damaged("JobSpec", error) from error
+    job: JobSpec = _make_job(*fields, body, variables_at)
+    return job
+
+
+def job_spec(
+    *,
+    key: str,
+    type: str,
+    variables: bytes = b"{}",
+    priority: int = 0,
+    retries: int = 3,
+    backoff_ms: int = 1_000,
+    backoff_max_ms: int = 300_000,
+    lease_ms: int = 30_000,
+    run_at: int = 0,
+    expires_at: int = 0,
+    correlation_id: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> JobSpec:
+    """Encode a job once; every later record that carries it copies the bytes.
+
+    Raises:
+        RecordError: A value doesn't fit the schema (a priority beyond 32 bits, a header that isn't text, …).
+    """
+    values = (
+        key, type, priority, retries, backoff_ms, backoff_max_ms, lease_ms, run_at, expires_at,
+        correlation_id, headers or {}, variables,
+    )  # fmt: skip
+    stream = io.BytesIO()
+    datum = dict(zip(_JOB_FIELDS, values, strict=True))
+    try:
+        check_ints(datum, _JOB_INTS)
+        write(stream, _JOB_SCHEMA, datum)
+    except UNWRITABLE as error:
+        raise unwritable("JobSpec", error) from error
+    body = stream.getvalue()
+    return JobSpec(*values[:-1], body=body, variables_at=len(body) - len(variables))
+
+
+class JobCarrier:
+    """Reads a kind of record that ends in a job: its own fields and the job's in one call of fastavro.
+
+    Args:
+        schema: Of the record's own fields.
+    """
+
+    __slots__ = ("_ends_in_bytes", "_ints", "_own_end", "count", "schema")
+
+    def __init__(self, schema: Schema) -> None:
+        own, carried = schema["fields"], _JOB_HEAD["fields"]
+        *numbers, last = [field["type"] for field in own] or ["int"]
+        if not {*numbers, last} <= {"int", "long", "bytes"} or "bytes" in numbers:
+            raise TypeError(f"{schema['name']}: before a job come numbers, and bytes at their end")
+        self.count = len(own)
+        # The names must differ, and tell nobody anything: values are taken in order.
+        prefixed = [{"name": f"job_{field['name']}", "type": field["type"]} for field in carried]
+        fields = [*({"name": field["name"], "type": field["type"]} for field in own), *prefixed]
+        layout: Schema = {"type": "record", "name": f"{schema['name']}.job", "fields": fields}
+        self.schema: Any = fastavro.parse_schema(layout)
+        self._ints = int_names(layout)
+        self._ends_in_bytes = last == "bytes"
+        # A number of Avro's, as the length of bytes is: seven bits a byte, the highest set where more follow.
+        self._own_end = re.compile(rb"(?:[\x80-\xff]*+[\x00-\x7f]){%d}" % self.count).match
+
+    def values(self, stream: io.BytesIO, value: bytes) -> tuple[Sequence[Any], JobSpec]:
+        """The record's own fields, and its job; ``stream`` stands behind the header of ``value``."""
+        datum = read(stream, self.schema)
+        check_ints(datum, self._ints)
+        *values, length = datum.values()
+        variables_at = stream.tell()
+        _check_variables(length, variables_at, value)
+        own = values[: self.count]
+        found = self._own_end(value, HEADER_LENGTH)
+        if found is None:
+            raise ValueError("the fields before the job don't end")
+        start = found.end() + (len(own[-1]) if self._ends_in_bytes else 0)
+        return own, _make_job(*values[self.count :], value[start:], variables_at - start)
