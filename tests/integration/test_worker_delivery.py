@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -37,7 +38,9 @@ def test_redis_gone_no_effect_without_a_claim_and_no_commit(
     engine: EngineThread, client: relevo.Client, own_redis: Redis
 ) -> None:
     app = relevo.WorkerApp(
-        engine.kafka, engine.cluster, dedup=relevo.RedisDedupStore(own_redis.url, timeout=0.3)
+        engine.kafka,
+        engine.cluster,
+        dedup=relevo.RedisDedupStore(own_redis.url, timeout=0.3, volatile_ok=True),
     )
     effects: Counter[str] = Counter()
 
@@ -145,14 +148,20 @@ def test_a_worker_without_a_broker_waits_and_stops_when_told(caplog: pytest.LogC
     assert "Traceback" not in caplog.text
 
 
-def test_two_workers_share_the_work_and_hand_it_over(engine: EngineThread, client: relevo.Client) -> None:
+# With the newer protocol a member hears of a change with its next heartbeat, every five seconds.
+@pytest.mark.parametrize(("protocol", "more"), [("classic", 3), ("consumer", 1)])
+def test_workers_are_added_and_taken_away_while_they_work(
+    engine: EngineThread, client: relevo.Client, protocol: str, more: int
+) -> None:
     """In-flight work at revoke is drained and committed; what is repeated, a shared store catches."""
     store = relevo.MemoryDedupStore()
     effects: Counter[str] = Counter()
     lock = threading.Lock()
 
-    def make() -> relevo.WorkerApp:
-        app = relevo.WorkerApp(engine.kafka, engine.cluster, dedup=store)
+    options: dict[str, Any] = {"group.protocol": protocol}
+
+    def start() -> relevo.WorkerApp:
+        app = relevo.WorkerApp(engine.kafka, engine.cluster, dedup=store, **options)
 
         @app.job(TYPE, concurrency=10)
         async def handler(job: relevo.Job) -> None:
@@ -160,19 +169,21 @@ def test_two_workers_share_the_work_and_hand_it_over(engine: EngineThread, clien
             with lock:
                 effects[job.key] += 1
 
+        app.start()
         return app
 
-    apps = [make()]
-    apps[0].start()
+    def go_on() -> None:
+        target = min(len(effects) + 300, len(keys))
+        wait_until(lambda: len(effects) >= target, "the work goes on", timeout_s=60)
+
+    apps = [start()]
     keys = {str(result.key) for result in client.create_many({"type": TYPE} for _ in range(3_000))}
-    for _ in range(3):
-        newcomer = make()
-        newcomer.start()
-        apps.append(newcomer)
-        target = len(effects) + 300
-        wait_until(lambda: len(effects) >= min(target, len(keys)), "the work goes on", timeout_s=60)  # noqa: B023
+    for _ in range(more):
+        go_on()
+        apps.append(start())
+    while len(apps) > 1:
+        go_on()
         apps.pop(0).stop()
     wait_until(lambda: set(effects) == keys, "all have run", timeout_s=60)
-    for app in apps:
-        app.stop()
+    apps.pop().stop()
     assert max(effects.values()) == 1
