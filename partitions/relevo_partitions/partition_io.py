@@ -7,6 +7,7 @@ from collections.abc import Callable
 from relevo_partitions.kafka.connection import Connection
 from relevo_partitions.kafka.fence import ProducerPool, fence
 from relevo_partitions.kafka.log import PartitionReader
+from relevo_partitions.kafka.warm_reader import WarmReader
 from relevo_partitions.kafka.writer import TransactionalWriter
 from relevo_partitions.snapshots.store import KafkaSnapshots
 
@@ -39,14 +40,19 @@ class KafkaPartition:
         self._partition = partition
         self._cluster, self._node = cluster, node
         self._checkpoint = checkpoint
+        self._commands = WarmReader(
+            lambda: PartitionReader(connection, self.commands_topic, partition, self._group)
+        )
 
     def keep_warm(self, producers: int) -> None:
         """See `relevo_partitions.ports.PartitionIO.keep_warm`."""
         self.pool.keep(producers)
+        self._commands.keep(producers > 0)
 
     def tend(self) -> None:
         """See `relevo_partitions.ports.PartitionIO.tend`."""
         self.pool.tend()
+        self._commands.tend()
 
     def fence(self, cancelled: Callable[[], bool]) -> TransactionalWriter:
         """See `relevo_partitions.ports.PartitionIO.fence`."""
@@ -66,7 +72,7 @@ class KafkaPartition:
 
     def commands(self) -> PartitionReader:
         """A reader of the commands, not started."""
-        return PartitionReader(self._connection, self.commands_topic, self._partition, self._group)
+        return self._commands.take()
 
     def snapshots(self) -> KafkaSnapshots:
         """The partition's snapshots; making this asks nobody."""

@@ -180,7 +180,10 @@ class PartitionIO(Protocol):
         """Name of the topic that holds the partition's commands."""
 
     def keep_warm(self, producers: int) -> None:
-        """Hold so many connected producers ready for a fence; returns at once."""
+        """Hold so many connected producers ready for a fence, and a reader of the commands; 0: neither.
+
+        Returns at once.
+        """
 
     def tend(self) -> None:
         """Serve what waits, now and then; never raises."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Final
 
@@ -86,6 +87,15 @@ class PartitionReader:
             | {"stats_cb": self._heard}
         )
         self._closed = False
+
+    def connect(self) -> None:
+        """Return once Kafka has answered; see `relevo_partitions.kafka.warm_reader`."""
+        self._bounds()
+
+    def tend(self) -> None:
+        """Serve the callbacks of a reader that isn't started; never raises."""
+        with contextlib.suppress(KafkaException):
+            self._consumer.poll(0)
 
     def start(self, offset: int) -> None:
         """Begin to fetch from ``offset``; see `relevo_partitions.ports.Reader.start`."""
