@@ -8,8 +8,11 @@ before `variables` as one record, checks that `variables` ends where the value e
 
 from __future__ import annotations
 
+import dataclasses
 import io
+import json
 from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
 from functools import cache
 from typing import Any, Final, NoReturn
 
@@ -298,5 +301,34 @@ def encode_json(value: object) -> bytes:
 
     Raises:
         TypeError: The value has no JSON form (orjson says which part), or is nested deeper than 254 levels.
+        ValueError: A number in it is NaN or infinite, which JSON doesn't have.
     """
-    return orjson.dumps(value)
+    encoded = orjson.dumps(value)
+    # orjson makes null of such a number; only where there is one, somebody has to look.
+    return encoded if b"null" not in encoded else _checked(value, encoded)
+
+
+def _checked(value: object, encoded: bytes) -> bytes:
+    try:
+        _STRICT.encode(value)
+    except ValueError as error:
+        raise ValueError(
+            "it holds NaN or an infinite number, and JSON has neither: use None or a text"
+        ) from error
+    return encoded
+
+
+def _parts(value: object) -> object:
+    """What orjson writes for a value that `json` doesn't know, as far as there may be numbers in it."""
+    if isinstance(value, Enum):
+        return value.value
+    if not dataclasses.is_dataclass(value):
+        return None  # a time or a UUID
+    try:
+        found = vars(value)
+    except TypeError:
+        found = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return {name: part for name, part in found.items() if not name.startswith("_")}
+
+
+_STRICT: Final = json.JSONEncoder(allow_nan=False, check_circular=False, default=_parts)

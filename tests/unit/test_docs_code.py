@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,18 @@ def run(page: Path, tmp_path: Path) -> list[str]:
     folder = tmp_path / "folder"
     folder.mkdir()
     return run_page(page, folder, {"number": 5}.__getitem__)
+
+
+# Pages with a table of a folder's files.
+FILE_TABLES = (("job-log.md", "examples/projection"),)
+FILE_ROW = re.compile(r"^\| `([a-z_]+\.py)` \|", re.MULTILINE)
+
+
+@pytest.mark.parametrize(("page", "folder"), FILE_TABLES)
+def test_a_table_of_files_names_those_that_are_there(page: str, folder: str) -> None:
+    """A reader looks for a file by its name, and finds none."""
+    named = FILE_ROW.findall((DOCS / page).read_text(encoding="utf-8"))
+    assert sorted(named) == sorted(each.name for each in (DOCS.parent / folder).glob("*.py"))
 
 
 WHOLE = """

@@ -151,6 +151,17 @@ def test_every_command_explains_itself_with_examples() -> None:
                 assert parameter.help, f"{name} {parameter.name}"
 
 
+@pytest.mark.parametrize("which", ["order-1", "--all-incidents"])
+def test_retries_that_can_not_be_are_refused_before_kafka_is_asked(
+    which: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With Kafka away the slip would show only after the outage."""
+    arguments = ("jobs", "retry", which, "--retries", "-2", "--kafka", "127.0.0.1:1", "--timeout", "0.2")
+    code, _, err = run(capsys, *arguments)
+    assert code == 2
+    assert "-2 is not in the range 0<=x<=1000" in err
+
+
 def test_an_error_is_told_to_programs_too(capsys: pytest.CaptureFixture[str]) -> None:
     """A script that reads only standard output can't tell "not done" from "unknown"."""
     arguments = ("jobs", "cancel", "k", "--kafka", "127.0.0.1:1", "--timeout", "0.2", "--json")

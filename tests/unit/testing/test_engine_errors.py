@@ -57,6 +57,60 @@ async def test_a_job_that_is_not_there() -> None:
             engine.job("k1")
 
 
+async def test_a_job_that_is_forgotten() -> None:
+    """Listed among those that are there, it would be taken for a slip in the key."""
+    async with Engine(partitions=1) as engine:
+        engine.run(make_app())
+        await engine.create("send-email", key="gone")
+        await engine.advance(3 * 86_400)
+        await engine.create("send-email", key="there")
+        await engine.settle()
+        with pytest.raises(relevo.InvalidRequest, match=r"'gone' ended as COMPLETED.* has forgotten it"):
+            engine.job("gone")
+        with pytest.raises(relevo.InvalidRequest, match=r"no job 'none': there are 'there'$"):
+            engine.job("none")
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), 1e20, float("nan"), -1])
+async def test_time_that_can_not_pass(seconds: float) -> None:
+    async with Engine() as engine:
+        before = engine.now
+        with pytest.raises(relevo.InvalidRequest, match="can't pass"):
+            await engine.advance(seconds)
+        assert engine.now == before
+
+
+async def _exit() -> None:
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize("how", ["stops the loop", "lets a task exit"])
+def test_a_handler_that_ends_the_loop_ends_nothing_in_a_plain_test_either(how: str) -> None:
+    """In a worker the loop goes on; a test of such a handler must see that too."""
+    app = relevo.WorkerApp()
+
+    @app.job("send-email")
+    async def send_email(job: relevo.Job) -> str:
+        if how == "stops the loop":
+            asyncio.get_running_loop().stop()
+        else:
+            await asyncio.gather(asyncio.create_task(_exit()), return_exceptions=True)
+        await asyncio.sleep(0)
+        return job.key
+
+    with Engine() as engine:
+        engine.run(app)
+        jobs = [engine.create("send-email", key=key) for key in ("a", "b")]
+        assert [engine.await_result(job).value for job in jobs] == ["a", "b"]
+
+
+async def test_a_store_that_is_none() -> None:
+    async with Engine() as engine:
+        address: Any = "redis://127.0.0.1"
+        with pytest.raises(relevo.ConfigurationError, match="dedup store must be an object"):
+            engine.run(make_app(), dedup=address)
+
+
 async def test_a_job_that_has_not_ended() -> None:
     async with Engine() as engine:
         engine.run(make_app())

@@ -139,6 +139,57 @@ async def test_a_lease_runs_out_under_a_handler_that_waits() -> None:
         assert len(begun) == 2
 
 
+@pytest.mark.parametrize("asked", [True, False])
+async def test_a_lost_attempt_is_cancelled_where_its_author_asked_for_it(asked: bool) -> None:
+    """Two coroutines that send the same mail, one of them for nobody; and the cancelled one is no failure."""
+    app = relevo.WorkerApp(dedup=KeptDedupStore())
+    ends: list[str] = []
+
+    @app.job("charge", cancel_when_lost=asked)
+    async def charge(job: relevo.Job) -> None:
+        try:
+            if job.attempt == 1:
+                await asyncio.Event().wait()
+            ends.append("done")
+        except asyncio.CancelledError:
+            ends.append(f"cancelled, as {job.lost_reason}")
+            raise
+
+    async with Engine() as engine:
+        engine.run(app)
+        job = await engine.create("charge", retries=0)
+        await engine.settle(leave_running=True)
+        await engine.expire_lease(job, leave_running=True)
+        await engine.advance(60, leave_running=True)
+        assert engine.job(job).state == "COMPLETED"
+        kinds = [each.kind for each in engine.events if each.key == job.key]
+        assert "JobFailed" not in kinds
+        cancelled = [end for end in ends if end == "cancelled, as another worker has claimed the job"]
+        assert (len(cancelled), ends.count("done"), len(ends)) == ((1, 1, 2) if asked else (0, 1, 1))
+
+
+async def test_a_handler_that_is_called_off_as_its_job_was_cancelled_is_not_begun_again() -> None:
+    """Its claim is its own still: asked again, the store would say that it may run."""
+    app = relevo.WorkerApp(dedup=KeptDedupStore())
+    begun: list[int] = []
+
+    @app.job("charge", cancel_when_lost=True)
+    async def charge(job: relevo.Job) -> None:
+        begun.append(job.attempt)
+        await asyncio.Event().wait()
+
+    async with Engine() as engine:
+        engine.run(app)
+        job = await engine.create("charge", lease=3)
+        await engine.settle(leave_running=True)
+        await engine.advance(2, leave_running=True)  # reported, and renewed once, so that it is watched
+        await engine.cancel(job)
+        await engine.advance(10)
+        assert engine.job(job).state == "CANCELLED"
+        assert begun == [1]
+        assert engine.stats.stale_dropped == 1
+
+
 async def test_a_new_leader_knows_everything_from_the_log() -> None:
     """A failover in the middle of anything must be seen by nobody."""
     bank = Bank()

@@ -95,6 +95,26 @@ async def test_a_job_without_a_key_becomes_an_incident_and_the_others_go_on() ->
         assert "dedup_by failed: KeyError: 'order'" in str(engine.job("bad").error)
 
 
+class Mute(Exception):  # noqa: N818
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+@pytest.mark.parametrize("how", ["raises", "gives"])
+def test_what_has_no_text_is_refused_all_the_same(how: str) -> None:
+    """Out of the worker's own thread it would end the worker, with every job of the type."""
+
+    def by(job: relevo.Job) -> Any:
+        if how == "raises":
+            raise Mute
+        return Mute()
+
+    with pytest.raises(relevo.InvalidRequest, match=r"dedup_by .*Mute"):
+        DedupKey("c", "t", by)(job())
+
+
 def test_every_duplicate_of_one_business_is_suppressed() -> None:
     app, mails = relevo.WorkerApp(dedup=KeptDedupStore()), dict[str, int]()
 

@@ -67,9 +67,10 @@ def test_a_lost_job_wakes_who_waits_for_that() -> None:
     assert (job.lost, job.lost_reason) == (True, "cancelled")
 
 
-def test_fail_refuses_a_negative_pause() -> None:
+@pytest.mark.parametrize("pause", [-1, float("nan")])
+def test_fail_refuses_what_is_no_pause(pause: float) -> None:
     with pytest.raises(ValueError, match="negative"):
-        Fail("no", retry_in=-1)
+        Fail("no", retry_in=pause)
 
 
 def test_a_business_error_reads_well() -> None:

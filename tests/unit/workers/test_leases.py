@@ -18,7 +18,9 @@ LONG_AGO = 3_600.0
 
 
 class World:
-    def __init__(self, *, lease_ms: int = 0, timeout: float | None = None) -> None:
+    def __init__(
+        self, *, lease_ms: int = 0, timeout: float | None = None, cancel_when_lost: bool = False
+    ) -> None:
         self.sender = FakeSender()
         self.store = FakeStore()
         self.runner = FakeRunner()
@@ -38,6 +40,7 @@ class World:
             follower=None,
             superseded=lambda item, attempt: None,
             stats=self.stats,
+            cancel_when_lost=cancel_when_lost,
         )
 
     def run(self, key: str, *, age: float = LONG_AGO, partition: int = 0, renew_in: float = 1_000.0) -> Item:
@@ -123,6 +126,20 @@ def test_a_lost_claim_reaches_the_handler() -> None:
     world.keeper.tick()
     assert item.job.lost_reason == "another worker has claimed the job"
     assert world.stats.lost == 1
+    assert world.runner.cancelled == []
+
+
+def test_a_lost_claim_cancels_a_handler_whose_author_asked_for_it() -> None:
+    """Once: what it does about it must not be cancelled again and again."""
+    world = World(cancel_when_lost=True)
+    item = world.run("a", renew_in=-1)
+    item.reported = 1
+    world.store.now = 31
+    world.store.claim([Claim("c:dedup:a", "other", 30)])
+    world.keeper.tick()
+    item.renew_at = 0.0
+    world.keeper.tick()
+    assert world.runner.cancelled == [item]
 
 
 def test_a_silent_store_costs_a_claim_only_when_its_time_is_up() -> None:

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import enum
+import math
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from relevo.errors import VariablesError
+from relevo.worker.bounds import ERROR_TEXT_MAX, RESULT_BYTES_MAX
 from relevo.worker.job import Fail, JobError
-from relevo.worker.outcomes import (
-    ERROR_TEXT_MAX,
-    RESULT_BYTES_MAX,
-    Completed,
-    Errored,
-    Failed,
-    of_exception,
-    of_result,
-)
+from relevo.worker.outcomes import Completed, Errored, Failed, of_exception, of_result
 
 
 @dataclass
@@ -38,6 +34,56 @@ class Receipt:
     ],
 )
 def test_a_result_becomes_json(result: Any, encoded: bytes) -> None:
+    assert of_result(result) == Completed(encoded)
+
+
+@dataclass
+class Rate:
+    value: float | None
+    _seen: float = math.nan  # no part of the result
+
+
+@dataclass(slots=True)
+class Slotted:
+    parts: list[Any]
+
+
+class Limit(enum.Enum):
+    NONE = math.inf
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        math.nan,
+        {"a": [None, -math.inf]},
+        (1, [math.inf]),
+        Rate(math.nan),
+        Slotted([None, Slotted([math.nan])]),
+        {"limit": Limit.NONE},
+    ],
+)
+def test_a_number_that_json_does_not_have_is_no_result(result: Any) -> None:
+    """It would be stored as null, and the reader take that for "nothing"."""
+    outcome = of_result(result)
+    assert isinstance(outcome, Failed)
+    assert not outcome.retriable
+    assert "not JSON: it holds NaN or an infinite number" in outcome.error
+
+
+@pytest.mark.parametrize(
+    ("result", "encoded"),
+    [
+        (["null", 2.5, None], b'["null",2.5,null]'),
+        (Rate(None), b'{"value":null}'),
+        (Slotted([None, Slotted([2.5])]), b'{"parts":[null,{"parts":[2.5]}]}'),
+        (
+            [None, date(2026, 1, 2), UUID(int=1)],
+            b'[null,"2026-01-02","00000000-0000-0000-0000-000000000001"]',
+        ),
+    ],
+)
+def test_null_where_nothing_was_meant_stays(result: Any, encoded: bytes) -> None:
     assert of_result(result) == Completed(encoded)
 
 

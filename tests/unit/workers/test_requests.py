@@ -40,6 +40,8 @@ def job(**fields: Any) -> NewJob:
         ({"variables": object()}, "no JSON form"),
         ({"variables": {1: "a"}}, "no JSON form"),
         ({"variables": nested(300)}, "no JSON form"),
+        ({"variables": {"x": float("nan")}}, "no JSON form: it holds NaN or an infinite number"),
+        ({"variables": [None, {"x": float("-inf")}]}, "no JSON form: it holds NaN"),
         ({"variables": "x" * VARIABLES_BYTES_MAX}, "are allowed: store them elsewhere"),
         ({"priority": 101}, "priority must be between -100 and 100"),
         ({"priority": 1.5}, "whole number"),

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from relevo import AsyncJobEvents, Client, JobEvents, JobWorker, MemoryDedupStore
+from relevo.client.requests import LEASE_MAX_S, LEASE_MIN_S
 from relevo.client.steps import Steps, Wait, run, run_async
 from relevo.errors import ConfigurationError, InvalidRequest
 from relevo.events.event_choice import KINDS, check_kinds, check_start
@@ -19,6 +21,7 @@ from relevo.names import check_cluster
 from relevo.stats import WorkerStats, total
 from relevo.worker.app import WorkerApp
 from relevo.worker.worker import JobType
+from relevo_engine.core.rules import Rules
 
 
 def test_options_may_be_written_with_underscores() -> None:
@@ -155,18 +158,83 @@ def test_kinds_are_those_of_the_log() -> None:
     ("arguments", "says"),
     [
         ({"type": "a.b"}, "job type"),
-        ({"lease": 0}, "lease of 't' must be more than 0"),
+        ({"lease": 0}, "lease of 't' must be between 1 and 86,400 seconds, not 0"),
+        ({"lease": 0.5}, "lease of 't' must be between 1 and 86,400 seconds"),
+        ({"lease": 1e9}, "lease of 't' must be between 1 and 86,400 seconds"),
+        ({"lease": float("inf")}, "lease of 't' must be between 1 and 86,400 seconds"),
+        ({"lease": "30"}, "lease of 't' must be a number of seconds, not '30'"),
         ({"concurrency": 0}, "concurrency of 't' must be at least 1"),
+        ({"concurrency": 2.5}, "concurrency of 't' must be .* a whole number, not 2.5"),
+        ({"concurrency": "8"}, "concurrency of 't' must be .* a whole number, not '8'"),
+        ({"buffer": 10.5}, "buffer of 't' must be .* a whole number"),
         ({"buffer": 0}, "buffer of 't'"),
         ({"delivery": "exactly-once"}, "at-least-once"),
         ({"timeout": -1}, "timeout of 't'"),
+        ({"timeout": 1e16}, "timeout of 't' must be more than 0 seconds, and finite"),
         ({"ttl": 0}, "ttl of 't'"),
+        ({"ttl": float("inf")}, "ttl of 't' must be more than 0 seconds, and finite"),
+        ({"ttl": 1e16}, "ttl of 't'"),
+        ({"ttl": True}, "ttl of 't' must be a number of seconds"),
     ],
 )
 def test_a_handler_that_is_declared_wrongly_is_refused_at_once(arguments: dict[str, Any], says: str) -> None:
     app = WorkerApp("localhost:9092")
     with pytest.raises((ConfigurationError, InvalidRequest), match=says):
         app.job(**{"type": "t", **arguments})(print)
+
+
+@pytest.mark.parametrize(
+    ("dedup", "says"),
+    [
+        ("redis://user:secret@host/0", "not a value of type str"),
+        (MemoryDedupStore, "not the class MemoryDedupStore"),
+        (object(), "not a value of type object"),
+    ],
+)
+def test_what_is_no_dedup_store_is_refused_at_once(dedup: Any, says: str) -> None:
+    """Found at the first job it would end the worker, and an address in the error would show its password."""
+    client = Client("localhost:9092")
+    for make in (
+        lambda: WorkerApp("localhost:9092", dedup=dedup),
+        lambda: JobWorker(client=client, job_type="t", handler=print, dedup_store=dedup),
+    ):
+        with pytest.raises(ConfigurationError, match=says) as caught:
+            make()
+        assert "secret" not in str(caught.value)
+    client.close()
+
+
+def test_a_worker_takes_a_client_and_not_its_address() -> None:
+    client: Any = "localhost:9092"
+    with pytest.raises(ConfigurationError, match=r"client must be a relevo\.Client .* not 'localhost:9092'"):
+        JobWorker(client=client, job_type="t", handler=print)
+
+
+@pytest.mark.parametrize("drain", [-1, float("nan"), float("inf"), "10"])
+def test_what_is_no_drain_time_is_refused_at_once(drain: Any) -> None:
+    with pytest.raises(ConfigurationError, match="drain must not be negative"):
+        WorkerApp("localhost:9092", drain=drain)
+
+
+def test_the_bounds_of_a_lease_are_the_engines() -> None:
+    """It would refuse each renewal, and take the job away from a worker that is well."""
+    rules = Rules(partition=0, partitions=1)
+    assert (rules.lease_ms_min, rules.lease_ms_max) == (LEASE_MIN_S * 1_000, LEASE_MAX_S * 1_000)
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+def test_an_unknown_option_of_events_is_said_as_one(group: str | None) -> None:
+    with (
+        pytest.raises(ConfigurationError, match=r'No such configuration property: "no\.such\.option"'),
+        JobEvents("127.0.0.1:1", group=group, no_such_option=1) as events,
+    ):
+        next(iter(events))
+
+
+async def test_an_unknown_option_of_events_for_coroutines_is_said_as_one() -> None:
+    with pytest.raises(ConfigurationError, match=r'No such configuration property: "no\.such\.option"'):
+        async with AsyncJobEvents("127.0.0.1:1", no_such_option=1) as events:
+            await anext(aiter(events))
 
 
 def test_a_type_has_one_handler() -> None:

@@ -11,6 +11,7 @@ import click
 
 from relevo.cli.nodes import api_options, find_api, node_options
 from relevo.cli.output import as_json, kafka_options, parse_kafka_options, show_time, table
+from relevo.client.requests import RETRIES_MAX
 
 if TYPE_CHECKING:
     from relevo import Client, JobHandle
@@ -264,7 +265,13 @@ def cancel(
     metavar="NUMBER",
     help="With --all-incidents: at most so many.",
 )
-@click.option("--retries", type=int, default=3, show_default=True, help="Failures it may have from now on.")
+@click.option(
+    "--retries",
+    type=click.IntRange(0, RETRIES_MAX),
+    default=3,
+    show_default=True,
+    help="Failures it may have from now on.",
+)
 @_timeout
 @click.option("--json", "json_", is_flag=True, help="One JSON object for each job.")
 @click.pass_context

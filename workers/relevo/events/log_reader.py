@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from relevo.consumer.options import make_consumer
 from relevo.errors import InvalidRequest, LogGap, Refused
 from relevo.events.job_event import LogPosition, Skipped
 from relevo.events.log_progress import CALL_S, Place, Progress, begin, known
@@ -55,6 +56,9 @@ class LogReader:
         to_end: Stop where the log ends now.
         allow_gap: Decides whether to go on where events were trimmed.
         history: Learns what came before the start; None: nobody wants to know.
+
+    Raises:
+        ConfigurationError: librdkafka doesn't take the options.
     """
 
     def __init__(
@@ -84,7 +88,7 @@ class LogReader:
         self._commit_answer: KafkaError | bool | None = None
         self._on_gone: Callable[[int], None] = lambda _partition: None
         self.progress: dict[int, Progress] = {}
-        self._consumer = Consumer({**options, "on_commit": guarded(self._on_commit)})
+        self._consumer = make_consumer({**options, "on_commit": guarded(self._on_commit)})
 
     def close(self) -> None:
         """Give back the connection."""

@@ -180,6 +180,7 @@ class Engine(Face):
 
         Raises:
             StillRunning: As `settle`.
+            InvalidRequest: ``seconds`` is negative, no number, or leads beyond the year 9999.
         """
         await self._world.advance(seconds, leave_running=leave_running)
 
@@ -256,7 +257,21 @@ class BlockingEngine(Face):
         except BaseException:
             call.close()
             raise
-        return self._runner.run(call)
+        if loop_runs():
+            return self._runner.run(call)  # which says that this can't be
+        loop = self._runner.get_loop()
+        task = loop.create_task(call)
+        while not task.done():
+            try:
+                self._runner.run(_until_done(task))
+            except (RuntimeError, SystemExit):
+                # A handler has stopped the loop that it shares with us; as in a worker, that ends nothing.
+                if loop.is_closed():
+                    raise
+            except BaseException:
+                task.cancel()
+                raise
+        return task.result()
 
     def create(
         self,
@@ -322,3 +337,7 @@ class BlockingEngine(Face):
     def expire_lease(self, job: JobHandle | str, *, leave_running: bool = False) -> None:
         """As `Engine.expire_lease`."""
         self._run(self._engine.expire_lease(job, leave_running=leave_running))
+
+
+async def _until_done(task: asyncio.Task[Any]) -> None:
+    await asyncio.wait([task])

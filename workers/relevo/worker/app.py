@@ -197,6 +197,7 @@ class WorkerApp(_Runnable):
         buffer: int = BUFFER,
         dedup_by: DedupBy | None = None,
         ordered: bool = False,
+        cancel_when_lost: bool = False,
     ) -> Callable[[H], H]:
         """Make the decorated function the handler of a job type. For the arguments see `JobType`.
 
@@ -219,6 +220,7 @@ class WorkerApp(_Runnable):
                     buffer=buffer,
                     dedup_by=dedup_by,
                     ordered=ordered,
+                    cancel_when_lost=cancel_when_lost,
                 )
             )
             return handler
@@ -279,12 +281,18 @@ class JobWorker(_Runnable):
         buffer: int = BUFFER,
         dedup_by: DedupBy | None = None,
         ordered: bool = False,
+        cancel_when_lost: bool = False,
         drain: float = DRAIN_S,
         watch: bool = True,
         suspect_after: int | None = SUSPECT_AFTER,
         http: str | None = None,
         tracing: bool | None = None,
     ) -> None:
+        if not all(hasattr(client, name) for name in ("bootstrap", "cluster", "kafka_options")):
+            raise ConfigurationError(
+                f"client must be a relevo.Client or relevo.AsyncClient, not {client!r:.100}: its address, "
+                f"cluster and options are used"
+            )
         self._workers = Workers(
             client.bootstrap,
             client.cluster,
@@ -307,6 +315,7 @@ class JobWorker(_Runnable):
                 buffer=buffer,
                 dedup_by=dedup_by,
                 ordered=ordered,
+                cancel_when_lost=cancel_when_lost,
             )
         )
         self._stopping = threading.Event()

@@ -120,7 +120,6 @@ class Claims:
                         self._note_waited(item, now)
                     self._stats.add("duplicates_suppressed")
                     item.tries = 0
-                    item.job._stored = result
                     item.outcome = Completed(result)
                     self._outbox.add(item, item.outcome)
                 case Held(until):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final, Literal, TypeAlias
 
 from relevo.errors import InvalidRequest
+from relevo.worker.bounds import said
 from relevo.worker.job import Job
 
 DedupBy: TypeAlias = Literal["correlation_id"] | Callable[[Job], str | None]
@@ -44,12 +45,12 @@ class DedupKey:
         try:
             found = self._by(job)
         except Exception as error:
-            raise InvalidRequest(f"dedup_by failed: {type(error).__name__}: {error}") from error
+            raise InvalidRequest(f"dedup_by failed: {type(error).__name__}: {said(error)}") from error
         if found is None:
             return self._own + job.key
         if not isinstance(found, str) or not found:
             raise InvalidRequest(
-                f"dedup_by must give a text that isn't empty, or None; it gave {found!r:.100}"
+                f"dedup_by must give a text that isn't empty, or None; it gave {_shown(found)}"
             )
         try:
             size = len(found.encode())
@@ -60,3 +61,10 @@ class DedupKey:
                 f"dedup_by must give at most {KEY_BYTES_MAX} bytes and no NUL; it gave {size} bytes"
             )
         return self._business + found
+
+
+def _shown(found: object) -> str:
+    try:
+        return f"{found!r:.100}"
+    except Exception:  # its own code
+        return f"a {type(found).__name__}"

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import inspect
 import logging
+import os
 import queue
 import sys
 import threading
@@ -17,9 +18,10 @@ from relevo.errors import ClaimLost
 from relevo.forks import ForkGuard
 from relevo.stats import WorkerStats
 from relevo.tracing import Tracer
+from relevo.worker.bounds import said
 from relevo.worker.item import Item
 from relevo.worker.job import Fail, Job, JobError
-from relevo.worker.outcomes import Ending, Failed, Outcome, of_exception, of_result
+from relevo.worker.outcomes import Ending, Failed, NotOurs, Outcome, of_exception, of_result
 from relevo.worker.transactions import at_end
 
 _log: Final = logging.getLogger("relevo.worker")
@@ -166,17 +168,20 @@ class AsyncRunner:
         span = self._tracer.begin(item.job) if self._tracer is not None else None
         raised: type[BaseException] | None = None  # its type only: itself would hold this frame, and be held
         try:
-            outcome: Ending = of_result(await self._handler(item.job))
-        except BaseException as error:
-            if self._closed and isinstance(error, asyncio.CancelledError):
-                if span is not None:
-                    span.end(_timed_out(), type(error))
-                return  # the worker is gone; whoever gets the job next runs it
-            _note(item, error)
-            raised = type(error)
-            outcome = _timed_out() if item.timed_out else of_exception(error)
+            try:
+                outcome: Ending = of_result(await self._handler(item.job))
+            except BaseException as error:
+                if self._closed and isinstance(error, asyncio.CancelledError):
+                    if span is not None:
+                        span.end(_timed_out(), type(error))
+                    return  # the worker is gone; whoever gets the job next runs it
+                _note(item, error)
+                raised = type(error)
+                outcome = _of_error(item, error)
+            outcome = at_end(item.job, outcome)
+        except BaseException as fault:
+            outcome = _untold(item, fault)
         self._fork.end_child()
-        outcome = at_end(item.job, outcome)
         if span is not None:
             span.end(outcome, raised)
         item.outcome = outcome
@@ -252,13 +257,16 @@ class ThreadRunner:
             span = self._tracer.begin(item.job) if self._tracer is not None else None
             raised: type[BaseException] | None = None
             try:
-                outcome: Ending = of_result(self._handler(item.job))
-            except BaseException as error:
-                _note(item, error)
-                raised = type(error)
-                outcome = of_exception(error)
+                try:
+                    outcome: Ending = of_result(self._handler(item.job))
+                except BaseException as error:
+                    _note(item, error)
+                    raised = type(error)
+                    outcome = of_exception(error)
+                outcome = at_end(item.job, outcome)
+            except BaseException as fault:
+                outcome = _untold(item, fault)
             self._fork.end_child()
-            outcome = at_end(item.job, outcome)
             if span is not None:
                 span.end(outcome, raised)
             item.outcome = outcome
@@ -276,12 +284,35 @@ class ThreadRunner:
 
 def _note(item: Item, error: BaseException) -> None:
     """Log how a handler ended; what it raised on purpose needs no stack."""
-    job = item.job
     if isinstance(error, JobError | Fail | ClaimLost | asyncio.CancelledError):
-        how = type(error).__name__
-        _log.info("%s job %r, attempt %d, ended by %s: %s", job.type, job.key, job.attempt, how, error)
+        _tell(logging.INFO, item, f"ended by {type(error).__name__}: {said(error)}")
     else:
-        _log.warning("%s job %r, attempt %d, failed", job.type, job.key, job.attempt, exc_info=error)
+        _tell(logging.WARNING, item, "failed", error)
+
+
+def _untold(item: Item, fault: BaseException) -> Outcome:
+    """Even telling how it ended has failed: without an outcome slot and lease would be held for ever."""
+    kind = type(fault).__name__
+    _tell(logging.ERROR, item, f"has ended, and asking how raised {kind}")
+    return Failed(f"the handler has ended, and how can't be told: asking raised {kind}")
+
+
+def _tell(level: int, item: Item, what: str, error: BaseException | None = None) -> None:
+    """Log something of an attempt; log handlers that raise must not decide what becomes of the job."""
+    job = item.job
+    try:
+        _log.log(level, "%s job %r, attempt %d, %s", job.type, job.key, job.attempt, what, exc_info=error)
+    except Exception as fault:
+        os.write(2, f"relevo: a log handler raised {type(fault).__name__}\n".encode())
+
+
+def _of_error(item: Item, error: BaseException) -> Ending:
+    """What an exception out of a coroutine means, which may have been cancelled from here."""
+    if item.timed_out:
+        return _timed_out()
+    if item.called_off and isinstance(error, asyncio.CancelledError):
+        return NotOurs()
+    return of_exception(error)
 
 
 def _timed_out() -> Outcome:

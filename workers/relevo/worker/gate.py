@@ -5,16 +5,14 @@ ordered, the first of its correlation id, see `lanes`; (2) claimed in the dedup 
 before itself; (3) reported as started, see `leases`; (4) run; (5) marked as done in the store; (6) completed,
 and the completion acknowledged by Kafka; (7) its offset finished.
 
-A job of which several attempts fell silent is a suspect: it may be what ends its workers. It is reported
-before it runs, as it may leave no time after that, and runs alone in its process, see `solitude`.
+A suspect, a job of which several attempts fell silent, is reported before it runs, as it may leave no time
+after that, and runs alone in its process, see `solitude`.
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
 import queue
-import secrets
 import threading
 import time
 from collections import Counter
@@ -35,7 +33,7 @@ from relevo.worker.doubts import Doubts
 from relevo.worker.endings import Endings, not_acknowledged
 from relevo.worker.execution import Runner
 from relevo.worker.inquiries import Inquiries
-from relevo.worker.item import Item
+from relevo.worker.item import Item, tokens
 from relevo.worker.lanes import Lanes
 from relevo.worker.outbox import Acknowledged, Outbox
 from relevo.worker.outcomes import Errored, Failed, counted_as
@@ -112,8 +110,7 @@ class Gate:
         self._doubts = Doubts(self._later, self._claims.seconds)
         self._runner: Runner | None = None
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._token_prefix = secrets.token_hex(8)
-        self._token_numbers = itertools.count(1)
+        self._tokens = tokens()
         self._by_key: dict[str, Item] = {}
         self._ended: list[Item] = []
         self._stopping = False
@@ -198,12 +195,8 @@ class Gate:
         return not (self._stopping and not self._busy())
 
     def _busy(self) -> bool:
-        return bool(
-            self.running
-            or self._ended
-            or self._outbox.waiting
-            or any(each.outcome for each in self._by_key.values())
-        )
+        under_way = self.running or self._ended or self._outbox.waiting
+        return bool(under_way or any(each.outcome for each in self._by_key.values()))
 
     def _pause(self) -> float:
         if self._outbox.waiting:
@@ -232,8 +225,7 @@ class Gate:
     def _take(self, entry: Entry, activation: Activation) -> None:
         known = self._by_key.get(activation.job.key)
         if known is None:
-            token = f"{self._token_prefix}-{next(self._token_numbers)}"
-            item = self._by_key[activation.job.key] = Item(entry, activation, token)
+            item = self._by_key[activation.job.key] = Item(entry, activation, next(self._tokens))
             if self._at_most_once and activation.attempt > 1:
                 item.outcome = Errored(
                     "MAYBE_RUN", "handed over before, and this type runs a job at most once"
@@ -309,6 +301,10 @@ class Gate:
             self._claims.unlock([item])
             self._waiting.put_first(item)
             return
+        self._drop(item)
+
+    def _drop(self, item: Item) -> None:
+        """The engine has moved on from its attempt, and nothing of it runs here."""
         self._stats.add("stale_dropped")
         self._claims.give_back([item])
         self._tracker.finish(item.entries)
@@ -358,7 +354,10 @@ class Gate:
         postponed = self._endings.conclude(ended, now)
         self._claims.unlock(item for item, _ in postponed if item.outcome is None)
         for item, due in postponed:
-            self._later.put(item, due)
+            if item.outcome is None and item.attempt <= item.over:
+                self._drop(item)
+            else:
+                self._later.put(item, due)
 
     # Acknowledgement
 
@@ -377,6 +376,7 @@ class Gate:
         self._stats.concluded(counts)
 
     def _superseded(self, item: Item, attempt: int) -> None:
+        item.over = max(item.over, attempt)
         if item.attempt <= attempt:
             self._tracker.finish(item.entries)
             # What it does from now on harms no attempt: nobody need wait for it.

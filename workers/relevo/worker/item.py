@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import secrets
 from typing import TYPE_CHECKING, Any
 
 from relevo.worker.job import Job
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from relevo.consumer.offsets import Entry
     from relevo.dedup.store import Claim
     from relevo.worker.lanes import Lane
@@ -41,6 +45,8 @@ class Item:
         behind: Activations of later attempts that must wait until this one has been reported.
         task: The coroutine's task, where it is one.
         timed_out: Whether it ran longer than its type allows.
+        called_off: Whether its handler is cancelled because the attempt is lost.
+        over: The engine has moved on from attempts up to this one.
         due: When it is brought again, in monotonic seconds, if it is.
         watch: Follows what the log says about the job, while that matters.
         lane: The line of its correlation id, where its type is ordered.
@@ -48,9 +54,9 @@ class Item:
     """
 
     __slots__ = (
-        "at", "attempt", "behind", "claim", "claim_until", "due", "entries", "expiries", "held_since",
-        "job", "key", "lane", "lease_ms", "lock", "outcome", "partition", "renew_at", "reported", "running",
-        "started_at", "task", "timed_out", "token", "took", "tries", "watch",
+        "at", "attempt", "behind", "called_off", "claim", "claim_until", "due", "entries", "expiries",
+        "held_since", "job", "key", "lane", "lease_ms", "lock", "outcome", "over", "partition", "renew_at",
+        "reported", "running", "started_at", "task", "timed_out", "token", "took", "tries", "watch",
     )  # fmt: skip
 
     def __init__(self, entry: Entry, activation: Activation, token: str) -> None:
@@ -76,6 +82,8 @@ class Item:
         self.behind: list[tuple[Entry, Activation]] | None = None
         self.task: Any = None
         self.timed_out = False
+        self.called_off = False
+        self.over = 0
         self.due = 0.0
         self.watch: Any = None
         self.lane: Lane | None = None
@@ -104,5 +112,11 @@ class Item:
         """As if its handler had not run: another worker has the job, and may leave it to us yet."""
         self.job = Job(self.job._activation)
         self.outcome = None
-        self.timed_out = False
+        self.timed_out = self.called_off = False
         self.tries += 1
+
+
+def tokens() -> Iterator[str]:
+    """Owners of dedup claims: no two alike, in any process."""
+    prefix = secrets.token_hex(8)
+    return (f"{prefix}-{number}" for number in itertools.count(1))

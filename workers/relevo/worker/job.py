@@ -28,9 +28,14 @@ class JobError(Exception):
     """Raise it to end the job with a business error: it becomes ERRORED and is not tried again.
 
     Args:
-        code: For programs to branch on.
+        code: For programs to branch on; at most 256 bytes, what is longer is cut. A subclass that gives none
+            has its own name for a code.
         message: For people to read.
     """
+
+    # Where a subclass doesn't call this class' __init__.
+    code: str = ""
+    message: str = ""
 
     def __init__(self, code: str, message: str = "") -> None:
         super().__init__(code, message)
@@ -38,7 +43,7 @@ class JobError(Exception):
         self.message = message
 
     def __str__(self) -> str:
-        return f"{self.code}: {self.message}" if self.message else self.code
+        return f"{self.code}: {self.message}" if self.message else f"{self.code}"
 
 
 class Fail(Exception):  # noqa: N818 - it is an order to the worker, like StopIteration
@@ -46,13 +51,21 @@ class Fail(Exception):  # noqa: N818 - it is an order to the worker, like StopIt
 
     Args:
         message: What went wrong, for people to read.
-        retry_in: Pause before the next attempt, in seconds; None: the job's own backoff.
+        retry_in: Pause before the next attempt, in seconds; None: the job's own backoff. Cut to 30 days.
         retriable: False: no other attempt, the job becomes an incident at once.
+
+    Raises:
+        ValueError: ``retry_in`` is negative or no number.
     """
 
+    # Where a subclass doesn't call this class' __init__.
+    message: str = ""
+    retry_in: float | None = None
+    retriable: bool = True
+
     def __init__(self, message: str = "", *, retry_in: float | None = None, retriable: bool = True) -> None:
-        if retry_in is not None and retry_in < 0:
-            raise ValueError(f"retry_in must not be negative: {retry_in}")
+        if retry_in is not None and not retry_in >= 0:
+            raise ValueError(f"retry_in must not be negative, and a number: {retry_in}")
         super().__init__(message)
         self.message = message
         self.retry_in = retry_in
@@ -74,7 +87,7 @@ class Job:
     """
 
     __slots__ = (
-        "_activation", "_grant", "_lost", "_lost_event", "_note", "_stored", "_variables", "attempt", "key",
+        "_activation", "_grant", "_lost", "_lost_event", "_note", "_variables", "attempt", "key",
     )  # fmt: skip
 
     def __init__(self, activation: Activation) -> None:
@@ -82,7 +95,6 @@ class Job:
         self.key: str = activation.job.key
         self.attempt: int = activation.attempt
         self._variables = _UNREAD
-        self._stored: bytes | None = None
         self._grant: Grant | None = None
         self._lost: str | None = None
         self._lost_event: threading.Event | None = None
@@ -208,16 +220,6 @@ class Job:
         if self._lost is not None:
             return True
         return self._lost_event.wait(timeout)
-
-    @property
-    def has_cached_result(self) -> bool:
-        """Whether the dedup store holds a result of an earlier attempt."""
-        return self._stored is not None
-
-    @property
-    def result_cached(self) -> Any:
-        """What an earlier attempt returned, as the dedup store holds it; None where it holds none."""
-        return orjson.loads(self._stored) if self._stored else None
 
     @overload
     def transaction(self) -> JobTransaction: ...

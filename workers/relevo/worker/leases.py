@@ -50,6 +50,7 @@ class LeaseKeeper:
         superseded: Called when the engine has moved on from an item's attempt.
         stats: Counters.
         slots: Tells leaders which partitions are ours; None: nobody does.
+        cancel_when_lost: Whether the handler of an attempt that is lost is cancelled.
     """
 
     def __init__(
@@ -69,7 +70,9 @@ class LeaseKeeper:
         superseded: Callable[[Item, int], None],
         stats: WorkerStats,
         slots: SlotReports | None = None,
+        cancel_when_lost: bool = False,
     ) -> None:
+        self._cancel_when_lost = cancel_when_lost
         self._slots = slots
         self._commands = commands
         self._namespace = namespace
@@ -127,6 +130,9 @@ class LeaseKeeper:
         if not item.job.lost:
             self._stats.add("lost")
             item.job._mark_lost(reason)
+            if self._cancel_when_lost and not item.timed_out:
+                item.called_off = True
+                self._runner.cancel(item)
 
     # The engine
 

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, Message
 
 from relevo.sender import Sender
 from relevo.worker.item import Item
-from relevo.worker.outcomes import Failed, Outcome, command_for
+from relevo.worker.outcomes import Failed, Outcome, acceptable, command_for
 from relevo_schemas.codec import encode
 from relevo_schemas.commands import CheckpointJob
 from relevo_schemas.errors import RecordError
@@ -42,6 +42,7 @@ class Outbox:
 
     def add(self, item: Item, outcome: Outcome) -> None:
         """Take the command for an item's outcome, behind what its handler has said last of its progress."""
+        item.outcome = outcome = acceptable(outcome)
         note = item.job._note
         left = note.close() if note is not None else None
         if left is not None and isinstance(outcome, Failed):

@@ -102,8 +102,9 @@ class LossWatch:
 
     def _supersede(self, item: Item, attempt: int, reason: str) -> None:
         if item.running:
-            self._lost(item, reason)
+            # In this order: a handler that is cancelled when it is lost may end before we return.
             self._superseded(item, attempt)
+            self._lost(item, reason)
 
     def _failed(self, item: Item, error: RelevoError) -> None:
         _log.info("job %r is not watched any more: %s", item.key, error)

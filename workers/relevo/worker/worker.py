@@ -36,6 +36,7 @@ from relevo.worker.inquiries import Inquiries
 from relevo.worker.item import Item
 from relevo.worker.leases import LeaseKeeper
 from relevo.worker.locks import lock_prefix
+from relevo.worker.settings import check_counts, check_process, check_store, check_times
 from relevo.worker.shared import Shared
 from relevo.worker.slot_reports import SlotReports
 from relevo.worker.waiting import SUSPECT_AFTER
@@ -58,9 +59,9 @@ class JobType:
     Attributes:
         type: Job type.
         handler: A coroutine function or a plain one, called with the `Job`; what it returns is the result.
-        lease: How long an attempt may go without a sign of life, in seconds; None: as the job says. Signs of
-            life come from this package by themselves, so it is the time after which a dead worker is
-            replaced.
+        lease: How long an attempt may go without a sign of life, in seconds, from 1 to 86,400; None: as the
+            job says. Signs of life come from this package by themselves, so it is the time after which a dead
+            worker is replaced.
         concurrency: How many handlers run at once; None: 100 coroutines or 8 threads.
         delivery: ``at-least-once``: run, and then commit. ``at-most-once``: commit, then run, once; a job
             may be lost, and one that fails is not tried again.
@@ -74,6 +75,8 @@ class JobType:
         ordered: Run one job of a correlation id at a time, among all workers that share the dedup store, and
             those that wait in this process in the order in which the engine handed them out. Jobs without a
             correlation id run as ever.
+        cancel_when_lost: Cancel a coroutine whose attempt has lost its lease or claim, as another worker may
+            run it by then. A plain function can't be interrupted: it looks at `Job.lost`.
     """
 
     type: str
@@ -86,6 +89,7 @@ class JobType:
     buffer: int = BUFFER
     dedup_by: DedupBy | None = None
     ordered: bool = False
+    cancel_when_lost: bool = False
 
     def __post_init__(self) -> None:
         names.check_type(self.type)
@@ -108,14 +112,19 @@ class JobType:
                 f"dedup_by of {self.type!r} needs the dedup store, and what is run at most once uses none"
             )
         self._check_ordered()
-        for name, value in (("lease", self.lease), ("timeout", self.timeout), ("ttl", self.ttl)):
-            if value is not None and not value > 0:
-                raise ConfigurationError(
-                    f"{name} of {self.type!r} must be more than 0 seconds, not {value!r}"
-                )
-        for name, number in (("concurrency", self.concurrency), ("buffer", self.buffer)):
-            if number is not None and number < 1:
-                raise ConfigurationError(f"{name} of {self.type!r} must be at least 1, not {number!r}")
+        self._check_cancel()
+        check_times(self.type, lease=self.lease, timeout=self.timeout, ttl=self.ttl)
+        check_counts(self.type, concurrency=self.concurrency, buffer=self.buffer)
+
+    def _check_cancel(self) -> None:
+        asked, name = self.cancel_when_lost, f"cancel_when_lost of {self.type!r}"
+        if type(asked) is not bool:
+            raise ConfigurationError(f"{name} must be True or False, not {asked!r}")
+        if asked and not is_async(self.handler):
+            raise ConfigurationError(
+                f"{name}: a plain function can't be interrupted. Make the handler a coroutine function, or "
+                f"let it look at job.lost"
+            )
 
     def _check_ordered(self) -> None:
         if type(self.ordered) is not bool:
@@ -203,6 +212,7 @@ class TypeWorker:
             superseded=self.gate.superseded,
             stats=self.stats,
             slots=SlotReports(commands, shared.identity, self.spec.type, self.tracker, shared.sender),
+            cancel_when_lost=self.spec.cancel_when_lost,
         )
 
     def _make_runner(self, shared: Shared, tracer: Tracer | None) -> Runner:
@@ -263,12 +273,8 @@ class Workers:
         tracing: bool | None = None,
     ) -> None:
         names.check_cluster(cluster)
-        if suspect_after is not None and (type(suspect_after) is not int or suspect_after < 1):
-            raise ConfigurationError(
-                f"suspect_after must be a whole number from 1 on, or None, not {suspect_after!r}"
-            )
-        if not drain_s >= 0:
-            raise ConfigurationError(f"drain must not be negative, not {drain_s!r}")
+        check_process(drain=drain_s, suspect_after=suspect_after)
+        check_store(dedup)
         self.types: list[JobType] = []
         self._args = (bootstrap, cluster, options, dedup, drain_s)
         self._watch = watch

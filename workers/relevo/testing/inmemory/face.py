@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 from relevo import names
@@ -28,6 +30,7 @@ from relevo_schemas.job import JobSpec
 from relevo_schemas.records import Command
 
 LAPSE_S = 1.0
+SHOWN_MAX = 10
 
 
 class Face:
@@ -84,15 +87,19 @@ class Face:
         """A job as it is now.
 
         Raises:
-            InvalidRequest: There is no such job.
+            InvalidRequest: There is no such job, or it has ended and was forgotten since.
         """
         key = _key(job)
         known = self._world.leaders.view(key)
+        history = self._world.log.history(key)
         if known is None:
-            keys = self._world.log.keys()
-            there = f"there are {', '.join(map(repr, keys[:10]))}" if keys else "none was created"
-            raise InvalidRequest(f"there is no job {key!r}: {there}")
-        return job_view(known, self._world.log.history(key))
+            raise InvalidRequest(_not_there(key, history, self._keys_there()))
+        return job_view(known, history)
+
+    def _keys_there(self) -> list[str]:
+        """Keys of jobs that the engine knows; the first ones, to be shown."""
+        keys, view = self._world.log.keys(), self._world.leaders.view
+        return list(islice((key for key in keys if view(key) is not None), SHOWN_MAX))
 
     # Commands
 
@@ -266,6 +273,18 @@ class Face:
 
 def _key(job: JobHandle | str) -> str:
     return job.key if isinstance(job, JobHandle) else check_key(job)
+
+
+def _not_there(key: str, history: Sequence[JobEvent], there: Sequence[str]) -> str:
+    """Why the engine knows of no such job."""
+    ended = next((finish for each in history if (finish := finish_of(each.event)) is not None), None)
+    if ended is not None:
+        return (
+            f"job {key!r} ended as {ended.state}, and the engine has forgotten it, as every job a while "
+            f"after its end: look before that time passes, or in engine.events"
+        )
+    others = f"there are {', '.join(map(repr, there))}" if there else "none was created that is remembered"
+    return f"there is no job {key!r}: {others}"
 
 
 def _attempt_of(message: Any) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from typing import Any, Final
 
 from relevo import names
+from relevo.client.requests import MOMENT_MAX_MS
 from relevo.dedup.store import DedupStore
 from relevo.errors import ConfigurationError, InvalidRequest, RelevoError
 from relevo.testing.inmemory.clock import VirtualClock, virtual_time
@@ -20,6 +21,7 @@ from relevo.testing.inmemory.logbook import Logbook
 from relevo.testing.inmemory.process import Surroundings, WorkerProcess
 from relevo.testing.inmemory.stores import Memory, ProcessStore
 from relevo.worker.app import JobWorker, WorkerApp
+from relevo.worker.settings import check_store
 from relevo.worker.worker import JobType
 from relevo_schemas.codec import encode
 from relevo_schemas.partitioning import partition_of
@@ -27,6 +29,8 @@ from relevo_schemas.records import Command
 
 ROUNDS_MAX: Final = 100_000
 _END_S: Final = 2.0
+_TURNS_TO_END: Final = 5
+"""Rounds of the event loop: one that cleans up without waiting for anything needs two or three."""
 
 
 class StillRunning(RelevoError, TimeoutError):
@@ -84,6 +88,7 @@ class World:
                 f"run takes a relevo.WorkerApp or relevo.JobWorker, not a {type(app).__name__}: a handler is "
                 f"registered with @app.job(...) first"
             )
+        check_store(dedup)
         if app._workers.workers:
             raise ConfigurationError("this app was started already: it works for a real cluster")
         types = tuple(app._workers.types)
@@ -199,13 +204,22 @@ class World:
             if self._turn():
                 continue
             running = [process for process in self.processes if process.running and not process.frozen]
-            if not running or (leave_running and all(_all_entered(each) for each in running)):
+            if not running:
                 return
-            await self._await_handlers(running)
+            if not (leave_running and all(_all_entered(each) for each in running)):
+                await self._await_handlers(running)
+            elif not any(_cancelled(each) for each in running) or not await self._let_end():
+                return
         raise StillRunning(
             f"the work goes on and on at one point of time (after {ROUNDS_MAX} rounds): does a handler "
             f"create jobs without end?"
         )
+
+    async def _let_end(self) -> bool:
+        """Give coroutines that are cancelled their turn; whether one of them has ended."""
+        for _ in range(_TURNS_TO_END):
+            await asyncio.sleep(0)
+        return self._progress.is_set()
 
     async def _await_handlers(self, processes: list[WorkerProcess]) -> None:
         try:
@@ -223,6 +237,8 @@ class World:
         """Let time pass: whatever falls due in it happens at its time."""
         if not seconds >= 0:
             raise InvalidRequest(f"time only goes forward: {seconds!r} seconds can't pass")
+        if self.clock.now_ms + seconds * 1_000 > MOMENT_MAX_MS:
+            raise InvalidRequest(f"time ends with the year 9999: {seconds!r} seconds can't pass")
         until = self.clock.now_ms + round(seconds * 1_000)
         await self.settle(leave_running=leave_running)
         while (due := self._next_ms()) is not None and due <= until:
@@ -249,6 +265,10 @@ class World:
                 await asyncio.wait(self._cancelled, timeout=_END_S)
         finally:
             self._open.close()
+
+
+def _cancelled(process: WorkerProcess) -> bool:
+    return any(item.called_off or item.timed_out for item in process.running.values())
 
 
 def _all_entered(process: WorkerProcess) -> bool:
