@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.docs_code import blocks_of
+
 ROOT = Path(__file__).parents[2]
 HEAVY = ("aiohttp", "kazoo", "prometheus_client", "pydantic", "redis", "psycopg", "opentelemetry", "rich")
 
@@ -130,6 +132,21 @@ with relevo.Client("127.0.0.1:1") as client:
     client.close(0.1)
 """
     assert run(python, script).splitlines() == ["{'hello': 'Ada'}", "OutcomeUnknown"]
+
+
+def test_the_first_ten_minutes_of_the_guide_need_no_more(python: Path, tmp_path: Path) -> None:
+    """A newcomer has the wheel and the guide, and not what lies about in this project's environment."""
+    code = {block.module: block.code for block in blocks_of(ROOT / "docs/worker-guide.md")}
+    for name in ("orders_worker", "test_orders_worker"):
+        (tmp_path / f"{name}.py").write_text(code[name])
+    script = f"""
+import os, sys
+os.chdir({str(tmp_path)!r}); sys.path.insert(0, "")
+import test_orders_worker
+test_orders_worker.test_an_order_is_placed_once()
+print(test_orders_worker.count_orders() > 0)
+"""
+    assert run(python, script) == "True"
 
 
 def test_the_command_is_there_and_says_what_it_lacks(python: Path) -> None:
