@@ -76,6 +76,19 @@ def test_a_redis_that_evicts_is_refused(own_redis: Redis, policy: str) -> None:
     store.close()
 
 
+def test_a_redis_that_keeps_nothing_on_disk_is_refused(own_redis: Redis) -> None:
+    """The usual setting of a cache: a limit of memory, and no disk."""
+    with redis.Redis.from_url(own_redis.url) as client:
+        client.config_set("maxmemory", "100mb")
+        store = RedisDedupStore(own_redis.url)
+        with pytest.raises(StoreUnsafe, match=r"keeps nothing on disk.*volatile_ok=True"):
+            store.check()
+        RedisDedupStore(own_redis.url, volatile_ok=True).check()
+        client.config_set("save", "60 1")
+        store.check()
+    store.close()
+
+
 def test_a_store_error_is_not_taken_for_a_duplicate(own_redis: Redis) -> None:
     """Full, read-only, frozen, dead: each is no answer, and the same token gets the claim afterwards."""
     store = RedisDedupStore(own_redis.url, timeout=0.3)

@@ -6,12 +6,13 @@ import itertools
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
-import psycopg
 import pytest
 import redis
 
@@ -28,6 +29,7 @@ from tests.support.crash_matrix import (
     documented,
     handler_for,
     make_store,
+    meetings,
     table_of,
 )
 from tests.support.engine_thread import EngineThread
@@ -35,6 +37,8 @@ from tests.support.waiting import wait_until
 from tests.support.worker_process import Orders, effects, spawn, type_of
 
 LEASE_S = 3.0
+Case = tuple[str, str]
+"""A store's kind and a step."""
 
 
 @pytest.fixture
@@ -55,21 +59,79 @@ def completed(brokers: Brokers, cluster: str) -> set[str]:
 
 
 @pytest.fixture
-def places(redis_url: str, postgres_url: str) -> Places:
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute("CREATE TABLE effects (key text)")
-    return Places(redis_url, postgres_url)
+def places(redis_url: str, postgres_url: str, tmp_path: Path) -> Places:
+    places = Places(redis_url, postgres_url, str(tmp_path / "dedup.db"))
+    places.prepare()
+    return places
 
 
-def kill_one(brokers: Brokers, cluster: str, places: Places, case: tuple[str, str], job_type: str) -> None:
-    """A worker that meets its job and dies at the step."""
+@dataclass
+class Matrix:
+    """Jobs that meet a worker that dies at a step, and after it one that lives.
+
+    Attributes:
+        gently: Whether the worker is told to stop, in place of being killed.
+    """
+
+    brokers: Brokers
+    cluster: str
+    client: relevo.Client
+    places: Places
+    stores: Sequence[str]
+    gently: bool = False
+
+    def run(self) -> dict[str, dict[Case, Fate]]:
+        """What became of each job, by its handler's form."""
+        cases = list(itertools.product(self.stores, STEPS))
+        names = {(*case, form): type_of(name_of(case), form) for case in cases for form in FORMS}
+        fates: dict[str, dict[Case, Fate]] = {form: {} for form in FORMS}
+        with (
+            EngineThread(self.brokers.kafka, self.cluster, 1, list(names.values())),
+            ExitStack() as running,
+        ):
+            jobs = {case: self.client.create(name, lease=LEASE_S) for case, name in names.items()}
+            with ThreadPoolExecutor(4) as pool:
+                list(pool.map(self._end_one, cases))
+            apps = {kind: running.enter_context(self._living(kind)) for kind in self.stores}
+            for (kind, step, form), job in jobs.items():
+                stats = apps[kind].stats_by_type[names[kind, step, form]]
+                fates[form][kind, step] = self._fate(kind, step, job, stats)
+        return fates
+
+    def _end_one(self, case: Case) -> None:
+        """Workers that meet their jobs and end at the step."""
+        kind, step = case
+        for forms in meetings(*case):
+            orders = Orders(self.brokers.kafka, self.cluster, name_of(case), self.places.redis, step, kind)
+            orders.database, orders.file = self.places.database, self.places.file
+            orders.forms, orders.gently = forms, self.gently
+            ending = spawn(orders)
+            try:
+                assert ending.wait(120) == (0 if self.gently else -signal.SIGKILL), case
+            finally:
+                ending.kill()
+                ending.wait(30)
+
+    def _living(self, kind: str) -> relevo.WorkerApp:
+        app = relevo.WorkerApp(self.brokers.kafka, self.cluster, dedup=make_store(kind, self.places))
+        for step, form in itertools.product(STEPS, FORMS):
+            app.job(type_of(name_of((kind, step)), form))(handler_for(kind, form, self.places, self.cluster))
+        return app
+
+    def _fate(self, kind: str, step: str, job: relevo.JobHandle, stats: relevo.WorkerStats) -> Fate:
+        value = self.client.await_result(job, timeout=120).value
+        if step == "after commit" or self.gently:
+            wait_until(partial(getattr, stats, "rebalances"), "its partition is read on", timeout_s=90)
+        else:
+            # What it was handed is settled when its offset is committed.
+            wait_until(partial(getattr, stats, "commits"), f"{kind}, {step} is settled", timeout_s=90)
+        return Fate(count_effects(kind, self.places, self.cluster, job.key), stats.received > 0, value["run"])
+
+
+def name_of(case: Case) -> str:
+    """Beginning of the names of its job types."""
     kind, step = case
-    dying = spawn(Orders(brokers.kafka, cluster, job_type, places.redis, step, kind, places.database))
-    try:
-        assert dying.wait(120) == -signal.SIGKILL, case
-    finally:
-        dying.kill()
-        dying.wait(30)
+    return f"t{STORES.index(kind)}{STEPS.index(step)}"
 
 
 @pytest.mark.timeout(900)
@@ -77,37 +139,25 @@ def test_a_worker_killed_at_any_step_leaves_what_the_documentation_says(
     brokers: Brokers, cluster_name: str, client: relevo.Client, places: Places
 ) -> None:
     """A claim freed too early repeats the effect; one never freed stops the job for ever."""
-    cases = list(itertools.product(STORES, STEPS))
-    types = {case: f"t{number}" for number, case in enumerate(cases)}
-    names = {(*case, form): type_of(name, form) for case, name in types.items() for form in FORMS}
-    fates: dict[str, dict[tuple[str, str], Fate]] = {form: {} for form in FORMS}
-    with EngineThread(brokers.kafka, cluster_name, 1, list(names.values())), ExitStack() as running:
-        jobs = {case: client.create(name, lease=LEASE_S) for case, name in names.items()}
-        with ThreadPoolExecutor(4) as pool:
-            list(pool.map(lambda case: kill_one(brokers, cluster_name, places, case, types[case]), cases))
-        apps = {}
-        for kind in STORES:
-            store = make_store(kind, places)
-            apps[kind] = relevo.WorkerApp(brokers.kafka, cluster_name, dedup=store)
-            for step, form in itertools.product(STEPS, FORMS):
-                handler = handler_for(kind, form, places, cluster_name)
-                apps[kind].job(names[kind, step, form])(handler)
-            running.enter_context(apps[kind])
-        for (kind, step, form), job in jobs.items():
-            stats = apps[kind].stats_by_type[names[kind, step, form]]
-            value = client.await_result(job, timeout=120).value
-            if step == "after commit":
-                wait_until(partial(getattr, stats, "rebalances"), "its partition is read on", timeout_s=90)
-            else:
-                # What it was handed is settled when its offset is committed.
-                wait_until(partial(getattr, stats, "commits"), f"{kind}, {step} is settled", timeout_s=90)
-            times = count_effects(kind, places, cluster_name, job.key)
-            fates[form][kind, step] = Fate(times, stats.received > 0, value["run"])
+    fates = Matrix(brokers, cluster_name, client, places, STORES).run()
     table = table_of(fates["plain"])
     assert table_of(fates["coroutine"]) == table, "a coroutine's job has another fate"
     if os.environ.get("RELEVO_WRITE_DOCS"):
         document(table)
     assert table == documented(), f"docs/crash-table.md differs; it is now:\n{table}"
+
+
+@pytest.mark.timeout(300)
+def test_a_worker_told_to_stop_at_any_step_leaves_each_effect_once(
+    brokers: Brokers, cluster_name: str, client: relevo.Client, places: Places
+) -> None:
+    """Each deployment stops workers inside of open transactions: none may be committed twice, or get lost."""
+    fates = Matrix(brokers, cluster_name, client, places, ["sql, transaction"], gently=True).run()
+    for form in FORMS:
+        assert {case: (fate.effects, fate.run) for case, fate in fates[form].items()} == {
+            ("sql, transaction", step): (1, 1) for step in STEPS
+        }
+        assert not fates[form]["sql, transaction", "after effect"].redelivered, "it was let finish"
 
 
 @pytest.mark.timeout(240)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,11 @@ import redis
 import relevo
 from relevo.dedup.store import Answer, Claim, Finish
 from relevo.worker.gate import Gate
+from tests.support.waiting import wait_until
 
 FORMS = ("plain", "coroutine")
 """Of a handler. A worker process runs a job with each, and dies when both have come to the step."""
-STORES = ("memory", "redis", "sql", "sql, transaction")
+STORES = ("memory", "redis", "sql", "sql, transaction", "sqlite, transaction")
 STEPS = (
     "before claim",
     "after claim",
@@ -37,6 +40,7 @@ _TITLES = {
     "redis": "`RedisDedupStore`",
     "sql": "`SqlDedupStore`",
     "sql, transaction": "`SqlDedupStore`, `job.transaction()`",
+    "sqlite, transaction": "the same in a SQLite file",
 }
 _ROWS = {
     "before claim": "1. read, before its claim",
@@ -61,10 +65,20 @@ class Places:
     Attributes:
         redis: Address of Redis.
         database: Address of PostgreSQL; it has a table ``effects (key text)``.
+        file: Path of a SQLite file with the same table.
     """
 
     redis: str
     database: str
+    file: str
+
+    def prepare(self) -> None:
+        """Make the tables."""
+        make = "CREATE TABLE effects (key text)"
+        with psycopg.connect(self.database, autocommit=True) as connection:
+            connection.execute(make)
+        with closing(sqlite3.connect(self.file)) as file:
+            file.execute(make)
 
 
 @dataclass(frozen=True)
@@ -93,11 +107,16 @@ def make_store(kind: str, places: Places) -> relevo.DedupStore:
         return relevo.MemoryDedupStore()
     if kind == "redis":
         return relevo.RedisDedupStore(places.redis, timeout=10)
+    if kind == "sqlite, transaction":
+        return relevo.SqlDedupStore(f"sqlite:///{places.file}", timeout=10)
     return relevo.SqlDedupStore(places.database, timeout=10, table="dedup")
 
 
 def count_effects(kind: str, places: Places, cluster: str, key: str) -> int:
     """How often the effect of a job has happened."""
+    if kind == "sqlite, transaction":
+        with closing(sqlite3.connect(places.file)) as file:
+            return int(file.execute("SELECT count(*) FROM effects WHERE key = ?", (key,)).fetchone()[0])
     if kind == "sql, transaction":
         with psycopg.connect(places.database) as connection:
             found = connection.execute("SELECT count(*) FROM effects WHERE key = %s", (key,)).fetchone()
@@ -119,7 +138,9 @@ def handler_for(
         at: Called at the steps inside of the handler; may block, though it be in a coroutine.
     """
     client = redis.Redis.from_url(places.redis)
-    count_them = "SELECT count(*) FROM effects WHERE key = %s"
+    mark = "?" if kind == "sqlite, transaction" else "%s"
+    perform = f"INSERT INTO effects VALUES ({mark})"
+    count_them = f"SELECT count(*) FROM effects WHERE key = {mark}"
 
     def with_mark(job: relevo.Job) -> dict[str, int]:
         at("after start")
@@ -129,7 +150,7 @@ def handler_for(
     def in_transaction(job: relevo.Job) -> None:
         at("after start")
         with job.transaction() as connection:
-            connection.execute("INSERT INTO effects VALUES (%s)", (job.key,))
+            connection.execute(perform, (job.key,))
             count = connection.execute(count_them, (job.key,)).fetchone()
             at("after effect")
             job.done({"run": count[0]})
@@ -141,12 +162,23 @@ def handler_for(
     async def coroutine_in_transaction(job: relevo.Job) -> None:
         at("after start")
         async with job.transaction() as connection:
-            await connection.execute("INSERT INTO effects VALUES (%s)", (job.key,))
+            await connection.execute(perform, (job.key,))
             count = await (await connection.execute(count_them, (job.key,))).fetchone()
             at("after effect")
             job.done({"run": count[0]})
         at("after done")
 
+    async def coroutine_in_file(job: relevo.Job) -> None:
+        at("after start")
+        async with job.transaction() as connection:
+            connection.execute(perform, (job.key,))
+            count = connection.execute(count_them, (job.key,)).fetchone()
+            at("after effect")
+            job.done({"run": count[0]})
+        at("after done")
+
+    if kind == "sqlite, transaction":
+        return coroutine_in_file if form == "coroutine" else in_transaction
     if kind == "sql, transaction":
         return coroutine_in_transaction if form == "coroutine" else in_transaction
     return coroutine_with_mark if form == "coroutine" else with_mark
@@ -157,15 +189,41 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def arm(app: relevo.WorkerApp, store: relevo.DedupStore, step: str, jobs: int) -> Callable[[str], None]:
+def meetings(kind: str, step: str) -> list[tuple[str, ...]]:
+    """The forms that come to a step together, of a process each: a SQLite file has one writer at a time."""
+    alone = (kind, step) == ("sqlite, transaction", "after effect")
+    return [(form,) for form in FORMS] if alone else [FORMS]
+
+
+def arm(
+    app: relevo.WorkerApp, store: relevo.DedupStore, step: str, jobs: int, *, gently: bool = False
+) -> Callable[[str], None]:
     """Make a worker kill its process when each of so many jobs has come to a step; a handler's ``at``.
 
     Each job is of a type of its own, and so has a thread that may wait for the others.
+
+    Args:
+        app: The worker.
+        store: Its dedup store.
+        step: One of `STEPS`.
+        jobs: How many come to the step.
+        gently: With SIGTERM, once: the step goes on when the worker has begun to stop.
     """
     claim, done, acknowledged = store.claim, store.done, Gate._acknowledged
-    there = threading.Barrier(jobs, action=die, timeout=_TOGETHER_S)
+    over = threading.Event()
+
+    def end() -> None:
+        if not gently:
+            die()
+        over.set()
+        os.kill(os.getpid(), signal.SIGTERM)
+        wait_until(lambda: app._workers.stopping, "the worker stops", timeout_s=_TOGETHER_S)
+
+    there = threading.Barrier(jobs, action=end, timeout=_TOGETHER_S)
 
     def die_together() -> None:
+        if over.is_set():
+            return
         try:
             there.wait()
         except threading.BrokenBarrierError:

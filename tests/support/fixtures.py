@@ -65,7 +65,7 @@ def redis_url() -> Iterator[str]:
     if named is not None:
         yield named
         return
-    with redis.own_redis() as server:
+    with redis.own_redis(durable=True) as server:
         yield server.url
 
 

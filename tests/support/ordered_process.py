@@ -80,7 +80,7 @@ def inside(folder: Path, worker: str) -> set[str]:
 
 def main(duty: Duty) -> None:
     """Works until a signal."""
-    store = relevo.RedisDedupStore(duty.redis, timeout=10)
+    store = relevo.RedisDedupStore(duty.redis, timeout=10, volatile_ok=True)
     options: dict[str, Any] = {"group_instance_id": duty.name}
     app = relevo.WorkerApp(duty.kafka, duty.cluster, dedup=store, **options)
     folder = Path(duty.folder)

@@ -27,7 +27,7 @@ _MISSING = (
 
 
 class Redis(Protocol):
-    """A Redis that a test may hurt. It keeps nothing on disk: killed, it has forgotten everything."""
+    """A Redis that a test may hurt. If nobody asked for a durable one, it forgets all when it is killed."""
 
     @property
     def url(self) -> str:
@@ -43,7 +43,7 @@ class Redis(Protocol):
         """Ends a freeze."""
 
     def restart(self) -> None:
-        """Starts it again, empty, on the same address; returns when it answers."""
+        """Starts it again on the same address; returns when it answers."""
 
 
 class ProcessRedis:
@@ -95,8 +95,11 @@ class ContainerRedis:
 
 
 @contextmanager
-def own_redis() -> Iterator[Redis]:
+def own_redis(*, durable: bool = False) -> Iterator[Redis]:
     """Starts an empty Redis and ends it.
+
+    Args:
+        durable: Whether it keeps on disk what it is told.
 
     Raises:
         LookupError: Neither redis-server nor Docker is there; the message says what to install.
@@ -104,13 +107,13 @@ def own_redis() -> Iterator[Redis]:
     """
     if shutil.which("redis-server"):
         with tempfile.TemporaryDirectory(prefix="relevo-redis-") as folder:
-            server = _started(Path(folder))
+            server = _started(Path(folder), _persistence(durable))
             try:
                 yield ProcessRedis(server)
             finally:
                 server.kill()
     elif docker_works():
-        with _container() as container:
+        with _container(_persistence(durable)) as container:
             yield container
     else:
         raise LookupError(_MISSING)
@@ -135,9 +138,13 @@ def docker_works() -> bool:
     return asked.returncode == 0
 
 
-def _started(folder: Path) -> Server:
+def _persistence(durable: bool) -> list[str]:
+    return ["--save", "", "--appendonly", "yes" if durable else "no"]
+
+
+def _started(folder: Path, options: list[str]) -> Server:
     for attempt in range(1, _PORT_ATTEMPTS + 1):
-        server = Server(_spec(folder, free_ports(1)[0]))
+        server = Server(_spec(folder, free_ports(1)[0], options))
         try:
             server.start(timeout_s=30)
         except ServerError as error:
@@ -148,18 +155,17 @@ def _started(folder: Path) -> Server:
     raise AssertionError("the last attempt returns or raises")
 
 
-def _spec(folder: Path, port: int) -> ServerSpec:
-    command = ["redis-server", "--port", str(port), "--bind", LOOPBACK, "--dir", str(folder)]
-    command += ["--save", "", "--appendonly", "no"]
+def _spec(folder: Path, port: int, options: list[str]) -> ServerSpec:
+    command = ["redis-server", "--port", str(port), "--bind", LOOPBACK, "--dir", str(folder), *options]
     return ServerSpec("redis-1", 1, tuple(command), folder, port, lambda: answers(port))
 
 
 @contextmanager
-def _container() -> Iterator[Redis]:
+def _container(options: list[str]) -> Iterator[Redis]:
     from testcontainers.core.container import DockerContainer
 
     port = free_ports(1)[0]
-    container: Any = DockerContainer(_IMAGE)
+    container: Any = DockerContainer(_IMAGE).with_command(["redis-server", *options])
     container.ports = {"6379/tcp": (LOOPBACK, port)}  # its own setter would bind every interface
     with container as started:
         _await(lambda: answers(port))

@@ -21,6 +21,7 @@ class SchemaRegistryServer:
     Attributes:
         subjects: Ids by subject.
         asked: Authorization headers that came.
+        posted: Paths and bodies that came.
         answer: Status and message to give in place of an id; None: it works.
     """
 
@@ -28,6 +29,7 @@ class SchemaRegistryServer:
         self.subjects: dict[str, int] = {}
         self.schemas: dict[int, str] = {}
         self.asked: list[str | None] = []
+        self.posted: list[tuple[str, dict[str, Any]]] = []
         self.answer: tuple[int, str] | None = None
         registry = self
 
@@ -35,17 +37,21 @@ class SchemaRegistryServer:
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 registry.asked.append(self.headers["Authorization"])
+                registry.posted.append((self.path, body))
                 if registry.answer is not None:
                     status, message = registry.answer
                     self._answer(status, {"error_code": status, "message": message})
                     return
-                _, _, subject, last = self.path.split("/")
+                _, _, subject, last = self.path.partition("?")[0].split("/")
                 assert last == "versions"
                 self._answer(200, {"id": registry.add(unquote(subject), body["schema"])})
 
             def do_GET(self) -> None:
-                number = int(self.path.removeprefix("/schemas/ids/"))
-                self._answer(200, {"schema": registry.schemas[number]})
+                number = self.path.partition("?")[0].removeprefix("/schemas/ids/")
+                if number.isdigit() and int(number) in registry.schemas:
+                    self._answer(200, {"schema": registry.schemas[int(number)]})
+                else:
+                    self._answer(404, {"error_code": 40403, "message": "not found"})
 
             def _answer(self, status: int, body: dict[str, Any]) -> None:
                 self.send_response(status)

@@ -7,10 +7,13 @@ counted where they can't be lost: in Redis, by job key.
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -37,6 +40,9 @@ class Orders:
             never.
         store: Kind of its dedup store, of `crash_matrix.STORES`.
         database: Where the SQL store is.
+        file: Where the one in a SQLite file is.
+        forms: Of the handlers of the jobs it meets at the step, of `crash_matrix.FORMS`.
+        gently: Whether it sends itself SIGTERM at the step, in place of SIGKILL.
         die_for: Keys whose handler kills the process.
         seconds: How long each handler runs.
         concurrency: How many run at once.
@@ -50,6 +56,9 @@ class Orders:
     die: str = ""
     store: str = "redis"
     database: str = ""
+    file: str = ""
+    forms: Sequence[str] = FORMS
+    gently: bool = False
     die_for: list[str] = field(default_factory=list)
     seconds: float = 0.0
     concurrency: int = 4
@@ -78,25 +87,26 @@ def perform(client: redis.Redis, cluster: str, key: str) -> None:
 
 def main(orders: Orders) -> None:
     """Works until a signal, or until it kills itself."""
-    places = Places(orders.redis, orders.database)
+    places = Places(orders.redis, orders.database, orders.file)
     store = crash_matrix.make_store(orders.store, places)
     app = relevo.WorkerApp(orders.kafka, orders.cluster, dedup=store, **orders.options)
     if orders.die:
-        at = crash_matrix.arm(app, store, orders.die, len(FORMS))
-        for form in FORMS:
+        at = crash_matrix.arm(app, store, orders.die, len(orders.forms), gently=orders.gently)
+        for form in orders.forms:
             handler = crash_matrix.handler_for(orders.store, form, places, orders.cluster, at)
             app.job(type_of(orders.type, form))(handler)
-        threading.Thread(target=_die_after_commit, args=(app, orders.die), daemon=True).start()
+        threading.Thread(target=_die_after_commit, args=(app, orders), daemon=True).start()
     else:
         app.job(orders.type, concurrency=orders.concurrency)(_handler(orders))
     app.run(drain=20)
 
 
-def _die_after_commit(app: relevo.WorkerApp, step: str) -> None:
-    while step == "after commit":
+def _die_after_commit(app: relevo.WorkerApp, orders: Orders) -> None:
+    while orders.die == "after commit":
         # None is there before the app runs.
-        if [bool(stats.commits) for stats in app.stats_by_type.values()] == [True] * len(FORMS):
-            die()
+        if [bool(stats.commits) for stats in app.stats_by_type.values()] == [True] * len(orders.forms):
+            os.kill(os.getpid(), signal.SIGTERM if orders.gently else signal.SIGKILL)
+            return
         time.sleep(0.01)
 
 

@@ -13,7 +13,7 @@ from relevo.testing import Engine, KeptDedupStore
 from relevo.testing.inmemory.faults import STEPS, Step
 
 TABLE = Path(__file__).parents[3] / "docs" / "crash-table.md"
-STORES = ("memory", "redis", "sql", "sql, transaction")
+STORES = ("memory", "redis", "sql", "sql, transaction", "sqlite, transaction")
 
 
 def documented() -> dict[tuple[str, Step], str]:

@@ -91,10 +91,8 @@ class FakePipeline:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def evalsha(self, *args: object) -> None:
+    def execute_command(self, *args: object) -> None:
         self.calls += 1
-
-    eval = evalsha
 
     def execute(self, raise_on_error: bool) -> Any:
         if isinstance(self._replies, Exception):
@@ -104,7 +102,7 @@ class FakePipeline:
 
 class FakeClient:
     def __init__(
-        self, replies: Any = None, memory: dict[str, Any] | None = None, aof: int = 1, save: str = ""
+        self, replies: Any = None, memory: dict[str, Any] | None = None, aof: int = 1, save: str | None = ""
     ) -> None:
         self._replies = replies
         self._memory = memory or {}
@@ -119,6 +117,10 @@ class FakeClient:
         return self._memory if section == "memory" else {"aof_enabled": self._aof}
 
     def config_get(self, name: str) -> dict[str, str]:
+        if self._save is None:
+            from redis import exceptions
+
+            raise exceptions.ResponseError("unknown command 'CONFIG'")
         return {name: self._save}
 
 
@@ -133,6 +135,8 @@ def faults() -> list[Any]:
         [exceptions.ResponseError("NOPERM")],
         exceptions.TimeoutError("Timeout reading from socket"),
         exceptions.ConnectionError("Connection closed by server."),
+        exceptions.RedisClusterException("ERROR: Calling pipelined function evalsha is blocked"),
+        KeyError("not even a kind of redis-py's own"),
         OSError("broken pipe"),
         [None],
         [b"OK"],
@@ -166,12 +170,38 @@ def test_a_redis_that_keeps_its_keys_is_taken() -> None:
     RedisDedupStore(client=FakeClient(memory={"maxmemory_policy": "noeviction"})).check()
 
 
-@pytest.mark.parametrize(("aof", "save", "warned"), [(0, "", True), (1, "", False), (0, "900 1", False)])
-def test_a_redis_that_a_restart_empties_is_told(
-    caplog: pytest.LogCaptureFixture, aof: int, save: str, warned: bool
+@pytest.mark.parametrize("maxmemory", [0, 100 << 20])
+def test_a_redis_that_a_restart_empties_is_refused_unless_its_user_says_so(
+    caplog: pytest.LogCaptureFixture, maxmemory: int
 ) -> None:
-    """It is taken, as a cache may be all somebody wants; nobody shall find out by a second payment."""
-    store = RedisDedupStore(client=FakeClient(aof=aof, save=save))
+    """A limit of memory says nothing of the disk. Nobody shall find out by a second payment."""
+    client = FakeClient(memory={"maxmemory": maxmemory}, aof=0, save="")
+    with pytest.raises(StoreUnsafe, match=r"keeps nothing on disk.*appendonly yes.*volatile_ok=True"):
+        RedisDedupStore(client=client).check()
+    store = RedisDedupStore(client=client, volatile_ok=True)
     for _job_type in range(3):
         store.check()
-    assert caplog.text.count("a restart of it forgets what was done") == warned, "once is enough"
+    assert caplog.text.count("keeps nothing on disk: a restart of it may forget") == 1, "once is enough"
+
+
+@pytest.mark.parametrize(("aof", "save"), [(1, ""), (1, None), (0, "900 1")])
+def test_a_redis_that_writes_to_disk_is_taken_without_a_word(
+    caplog: pytest.LogCaptureFixture, aof: int, save: str | None
+) -> None:
+    RedisDedupStore(client=FakeClient(aof=aof, save=save)).check()
+    assert caplog.text == ""
+
+
+def test_a_redis_that_does_not_show_its_settings_is_taken_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    """A managed one: it may well keep everything."""
+    RedisDedupStore(client=FakeClient(aof=0, save=None)).check()
+    assert "doesn't show whether it keeps anything on disk" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["Redis", "RedisCluster"])
+def test_a_client_for_coroutines_is_refused(kind: str) -> None:
+    """Its calls would give coroutines that nobody awaits, and no job would ever start."""
+    from redis import asyncio
+
+    with pytest.raises(ConfigurationError, match=r"is one for coroutines: give it a redis\.Redis"):
+        RedisDedupStore(client=getattr(asyncio, kind)(host="127.0.0.1", port=1))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import logging
+import inspect
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from relevo.dedup.redis_safety import SafetyCheck
+from relevo.dedup.redis_trips import Command, cluster_trip, one_trip
 from relevo.dedup.store import (
     DEFAULT_TTL_S,
     MINE,
@@ -23,8 +26,6 @@ from relevo.dedup.store import (
     check_seconds,
 )
 from relevo.errors import ConfigurationError, MissingExtra, StoreUnavailable, StoreUnsafe
-
-_log: Final = logging.getLogger("relevo.dedup")
 
 # A value is one letter and a text: "c" + token for a claim, "d" + result for what is done. Every script
 # answers with a number: 1 mine, 2 done (and the result), 3 held by another (and the milliseconds that are
@@ -56,7 +57,8 @@ class RedisDedupStore(DedupStore):
     """Remembers in Redis, across worker processes and their restarts.
 
     Every decision is one atomic script on one key (``relevo:<cluster>:dedup:<job key>``), a batch is one
-    round trip.
+    round trip. In a Redis Cluster the keys spread over all nodes, and a batch is one round trip for each node
+    that has some of them; a node that is down is no answer for its own keys only.
 
     What a failover may forget: Redis replicates after it has answered. When a replica is promoted, or Redis
     restarts without its newest writes (``appendfsync everysec`` can lose a second, no persistence loses
@@ -64,14 +66,18 @@ class RedisDedupStore(DedupStore):
     again. Where that matters, let the effect itself carry `relevo.Job.idempotency_key` too.
 
     Args:
-        url: ``redis://[user:password@]host:port/db``, ``rediss://`` or ``unix://``.
+        url: ``redis://[user:password@]host:port/db``, ``rediss://`` or ``unix://``. Any node of a Redis
+            Cluster will do: `check` finds out that it is one.
         ttl: How long a done job is remembered, in seconds.
-        timeout: How long a call may take before its answer is `Unknown`, in seconds.
-        client: A ``redis.Redis`` to use in place of one made from ``url``.
+        timeout: How long a call may take before its answer is `Unknown`, in seconds; a few times as long
+            where a node of a cluster is silent.
+        client: A ``redis.Redis`` or ``redis.RedisCluster`` to use in place of one made from ``url``.
+        volatile_ok: Take a Redis that keeps nothing on disk, too. Started again it has forgotten all claims
+            and done marks; right for tests and caches, where a repeat does no harm.
 
     Raises:
         MissingExtra: redis-py is not installed.
-        ConfigurationError: ``ttl``, ``timeout`` or ``url`` can't be right.
+        ConfigurationError: ``ttl``, ``timeout``, ``url`` or ``client`` can't be right.
     """
 
     def __init__(
@@ -81,6 +87,7 @@ class RedisDedupStore(DedupStore):
         *,
         timeout: float = 1.0,
         client: Any = None,
+        volatile_ok: bool = False,
     ) -> None:
         check_seconds("ttl", ttl)
         check_seconds("timeout", timeout)
@@ -88,19 +95,27 @@ class RedisDedupStore(DedupStore):
             self._redis = importlib.import_module("redis")
         except ImportError as error:
             raise MissingExtra("RedisDedupStore", "redis") from error
+        if inspect.iscoroutinefunction(getattr(client, "execute_command", None)):
+            raise ConfigurationError(
+                "the client given to RedisDedupStore is one for coroutines: give it a redis.Redis or a "
+                "redis.RedisCluster; handlers may be coroutines all the same"
+            )
         self.ttl = ttl
-        self._told = False
+        self._looking = threading.Lock()
+        self._safety = SafetyCheck(self._redis, volatile_ok)
+        self._url, self._timeout = (url, timeout) if client is None else ("", 0.0)
         self._address = _address(url) if client is None else "the given client"
-        self._client = client if client is not None else self._connect(url, timeout)
+        self._client = client if client is not None else self._connect(self._redis.Redis)
 
-    def _connect(self, url: str, timeout: float) -> Any:
+    def _connect(self, kind: Any) -> Any:
         retry = importlib.import_module("redis.retry")
         backoff = importlib.import_module("redis.backoff")
+        url = self._url
         try:
-            return self._redis.Redis.from_url(
+            return kind.from_url(
                 url,
-                socket_timeout=timeout,
-                socket_connect_timeout=timeout,
+                socket_timeout=self._timeout,
+                socket_connect_timeout=self._timeout,
                 # A pooled connection may be dead: one more try on a fresh one. All scripts may be repeated.
                 retry=retry.Retry(backoff.NoBackoff(), 1),
                 health_check_interval=0,
@@ -126,38 +141,42 @@ class RedisDedupStore(DedupStore):
         return self._run(_RELEASE, [(claim.key, claim.token) for claim in claims])
 
     def check(self) -> None:
-        """Refuse a Redis that throws keys away when memory gets short.
+        """Refuse a Redis that would forget what was done; in a cluster, each node that takes writes.
 
         Raises:
-            StoreUnsafe: It does; the message says what to change.
+            StoreUnsafe: It throws keys away when memory gets short, or keeps nothing on disk and
+                ``volatile_ok`` is False, or is a cluster and the given client is for a single server. The
+                message says what to change.
             StoreUnavailable: It doesn't answer.
         """
         try:
-            memory = self._client.info("memory")
-            persistence = self._client.info("persistence")
-        except self._redis.RedisError as error:
+            self._look_for_a_cluster()
+            if not self._in_cluster:
+                self._safety.check(self._client, self._address)
+                return
+            for node in self._client.get_primaries():
+                self._safety.check(self._client.get_redis_connection(node), node.name)
+        except (self._redis.RedisError, self._redis.exceptions.RedisClusterException) as error:
             raise StoreUnavailable(f"Redis at {self._address}: {_reason(error)}") from None
         except (OSError, ValueError) as error:
             raise StoreUnavailable(f"Redis at {self._address}: {type(error).__name__}") from None
-        policy = str(memory.get("maxmemory_policy", "noeviction"))
-        if policy != "noeviction":
-            raise StoreUnsafe(
-                f"Redis at {self._address} has maxmemory-policy {policy}: when memory gets short it would "
-                f"forget claims, and jobs run twice. Set maxmemory-policy noeviction, or use another Redis"
-            )
-        if self._told or persistence.get("aof_enabled") or memory.get("maxmemory"):
-            return
-        if self._saves_nothing():
-            self._told = True  # each job type of a process has it checked
-            _log.warning(
-                "Redis at %s keeps nothing on disk: a restart of it forgets what was done", self._address
-            )
 
-    def _saves_nothing(self) -> bool:
-        try:
-            return not self._client.config_get("save").get("save")
-        except self._redis.RedisError:
-            return False  # managed servers refuse CONFIG, and keep their own promises
+    @property
+    def _in_cluster(self) -> bool:
+        return isinstance(self._client, self._redis.RedisCluster)
+
+    def _look_for_a_cluster(self) -> None:
+        """A client for a single server hears of the other nodes' keys only that they are elsewhere."""
+        with self._looking:  # each job type of a process does
+            if self._in_cluster or not self._client.info("cluster").get("cluster_enabled"):
+                return
+            if not self._url or self._url.startswith("unix:"):
+                raise StoreUnsafe(
+                    f"Redis at {self._address} is a Redis Cluster, and its client one for a single server: "
+                    f"give RedisDedupStore a redis.RedisCluster as client, or the redis:// address of a node"
+                )
+            single, self._client = self._client, self._connect(self._redis.RedisCluster)
+            single.close()
 
     def close(self) -> None:  # noqa: D102
         self._client.close()
@@ -166,29 +185,22 @@ class RedisDedupStore(DedupStore):
         """One round trip for all ``calls``; a second one where Redis doesn't know the script yet."""
         if not calls:
             return []
-        replies = self._round_trip(calls, lambda pipe, key, *args: pipe.evalsha(script.sha, 1, key, *args))
+        keyed = [("relevo:" + key, *args) for key, *args in calls]
+        replies = self._round_trip([("EVALSHA", script.sha, 1, *call) for call in keyed])
         unknown = [
             at for at, reply in enumerate(replies) if isinstance(reply, self._redis.exceptions.NoScriptError)
         ]
         if unknown:
-            again = self._round_trip(
-                [calls[at] for at in unknown], lambda pipe, key, *args: pipe.eval(script.text, 1, key, *args)
-            )
+            again = self._round_trip([("EVAL", script.text, 1, *keyed[at]) for at in unknown])
             for at, reply in zip(unknown, again, strict=True):
                 replies[at] = reply
         return [_answer(reply) for reply in replies]
 
-    def _round_trip(self, calls: Sequence[tuple[Any, ...]], add: Callable[..., object]) -> list[Any]:
-        try:
-            with self._client.pipeline(transaction=False) as pipe:
-                for key, *args in calls:
-                    add(pipe, "relevo:" + key, *args)
-                replies: list[Any] = pipe.execute(raise_on_error=False)
-        except (self._redis.RedisError, OSError, ValueError) as error:
-            return [error] * len(calls)
-        if len(replies) != len(calls):
-            return [ValueError(f"{len(replies)} answers to {len(calls)} calls")] * len(calls)
-        return replies
+    def _round_trip(self, commands: Sequence[Command]) -> list[Any]:
+        client = self._client
+        if isinstance(client, self._redis.RedisCluster):
+            return cluster_trip(client, self._redis, commands)
+        return one_trip(client, commands)
 
 
 def _answer(reply: Any) -> Answer:
@@ -219,6 +231,7 @@ def _reason(error: Exception) -> str:
         "ReadOnlyError",
         "OutOfMemoryError",
         "MovedError",
+        "ClusterDownError",
         "BusyLoadingError",
         "ValueError",
     ):

@@ -20,6 +20,7 @@ from relevo.events.log_progress import CALL_S
 from relevo.events.registry import SchemaRegistry
 from relevo.kafka_options import options_for_consumer, options_for_producer, unreachable
 from relevo_schemas.codec import HEADER_LENGTH, encode
+from relevo_schemas.records import Event
 
 POSITION: Final = "relevo-position"
 """Header with the position of the event in the job log, as `LogPosition` reads it."""
@@ -30,6 +31,16 @@ _LOOK_BACK: Final = 64
 _POLL_S: Final = 0.2
 _COMMIT_S: Final = 60.0
 _WAIT_S: Final = 30.0
+
+
+def wire_value(schema: int, event: Event) -> bytes:
+    """An event in the Confluent wire format.
+
+    Args:
+        schema: The id of its schema in the registry.
+        event: The event.
+    """
+    return _MAGIC.pack(0, schema) + encode(event)[HEADER_LENGTH:]
 
 
 class ConfluentMirror:
@@ -138,7 +149,7 @@ class ConfluentMirror:
         self.close()
 
     def _produce(self, event: JobEvent) -> None:
-        value = _MAGIC.pack(0, self._schemas[event.kind]) + encode(event.event)[HEADER_LENGTH:]
+        value = wire_value(self._schemas[event.kind], event.event)
         headers: list[tuple[str, str | bytes | None]] = [
             (POSITION, str(event.position).encode()),
             (KIND, event.kind.encode()),

@@ -118,7 +118,7 @@ class RedisEffects:
         _check(self.store(1))
 
     def store(self, concurrency: int) -> relevo.DedupStore:  # noqa: D102
-        return relevo.RedisDedupStore(self._url, timeout=CALL_S)
+        return relevo.RedisDedupStore(self._url, timeout=CALL_S, volatile_ok=True)
 
     async def perform(self, job: relevo.Job, seconds: float) -> None:  # noqa: D102
         if self._client is None:

@@ -198,7 +198,10 @@ def work(orders: Orders) -> None:
 
 
 def _store(orders: Orders) -> relevo.DedupStore:
-    return relevo.RedisDedupStore(orders.redis) if orders.redis else relevo.MemoryDedupStore()
+    if not orders.redis:
+        return relevo.MemoryDedupStore()
+    # Drills end workers, and not Redis: a throw-away one will do.
+    return relevo.RedisDedupStore(orders.redis, volatile_ok=True)
 
 
 def _stop_signal() -> threading.Event:

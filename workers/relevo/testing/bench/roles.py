@@ -72,7 +72,7 @@ def store_of(name: str) -> relevo.DedupStore:
     if name == "memory":
         return relevo.MemoryDedupStore()
     if name.startswith(("redis://", "rediss://")):
-        return relevo.RedisDedupStore(name)
+        return relevo.RedisDedupStore(name, volatile_ok=True)
     return relevo.SqlDedupStore(name)
 
 
