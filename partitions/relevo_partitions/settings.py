@@ -107,8 +107,8 @@ class HostSettings:
     """``host:port`` that others reach the pulse at; empty for where it listens. Must lead to this very
     process, not to a load balancer."""
     reconcile_s: float = 2.0
-    """How often what ZooKeeper shows is compared with what this node does, watches or not: three questions for
-    each partition."""
+    """How often what ZooKeeper shows is compared with what this node does, watches or not: three questions
+    for each partition."""
     snapshots: SnapshotSettings | None = None
     """When snapshots are taken; None: never, and none is looked for: a start reads the whole log."""
     term: TermSettings = field(default_factory=TermSettings)
