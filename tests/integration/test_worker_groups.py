@@ -14,12 +14,6 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourceType,
-)
 from confluent_kafka.cimpl import NewTopic
 
 import relevo
@@ -28,7 +22,7 @@ from relevo.consumer.offsets import Entry
 from relevo_engine.local.kafka import admin
 from tests.support.brokers import Brokers
 from tests.support.fixtures import StartBrokers
-from tests.support.group_members import Member, Topic, finish_at_once
+from tests.support.group_members import Member, Topic, finish_at_once, set_session
 from tests.support.waiting import wait_until
 from tests.unit.workers.fakes import activation_bytes
 
@@ -38,14 +32,6 @@ protocols = pytest.mark.parametrize("protocol", ["classic", "consumer"])
 @pytest.fixture
 def make_topic(brokers: Brokers, cluster_name: str) -> Callable[[int], Topic]:
     return lambda partitions: Topic(brokers.kafka, f"{cluster_name}.t", partitions)
-
-
-def set_for_group(topic: Topic, name: str, value: str) -> None:
-    """As docs/worker-guide.md says, by Kafka's own tools or by an admin client."""
-    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.GROUP, topic.group, incremental_configs=[entry])
-    client = admin(topic.kafka)
-    client.incremental_alter_configs([resource])[resource].result(10)
 
 
 @pytest.fixture
@@ -67,8 +53,7 @@ def test_a_dead_member_is_noticed_when_its_session_ends(
     if protocol == "classic":
         options |= {"session_timeout_ms": 2_000, "heartbeat_interval_ms": 500}
     else:
-        set_for_group(topic, "consumer.session.timeout.ms", "2000")
-        set_for_group(topic, "consumer.heartbeat.interval.ms", "500")
+        set_session(topic.kafka, topic.group, 2_000)
     survivor = Member(topic, finish_at_once, **options).start()
     wait_until(lambda: survivor.owns() == {0, 1}, "it has both")
     arguments = [topic.kafka, topic.name, *(f"{name}={value}" for name, value in options.items())]

@@ -7,6 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 from confluent_kafka.cimpl import NewTopic
 
 from relevo.consumer.consumer import ActivationConsumer, Arrivals
@@ -14,6 +20,18 @@ from relevo.consumer.offsets import OffsetTracker
 from relevo.stats import WorkerStats
 from relevo_engine.local.kafka import admin
 from tests.support.waiting import wait_until
+
+
+def set_session(kafka: str, group: str, milliseconds: int) -> None:
+    """Of the newer protocol, where brokers set it: as docs/worker-guide.md says, here by an admin client."""
+    values = {"session.timeout.ms": milliseconds, "heartbeat.interval.ms": 500}
+    entries = [
+        ConfigEntry(f"consumer.{name}", str(value), incremental_operation=AlterConfigOpType.SET)
+        for name, value in values.items()
+    ]
+    resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=entries)
+    client = admin(kafka)
+    client.incremental_alter_configs([resource])[resource].result(10)
 
 
 class Topic:
