@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from relevo.consumer.offsets import Ownership
 from relevo.dedup.memory import MemoryDedupStore
 from relevo.dedup.store import Answer, Claim, Finish, Unknown
 from relevo.worker.item import Item
@@ -40,6 +41,13 @@ def activation(
         priority=priority,
     )
     return Activation(partition, 1, at, attempt, retries, expiries, checkpoint, spec)
+
+
+def item(key: str) -> Item:
+    """A job that has arrived in a worker, and waits."""
+    entry = Ownership("t", 0, 1, 0).begin(0)
+    assert entry is not None
+    return Item(entry, activation(key), "token")
 
 
 def activation_bytes(key: str, **fields: Any) -> bytes:

@@ -11,34 +11,20 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from relevo.consumer.offsets import Ownership
 from relevo.worker.execution import AsyncRunner, LoopThread, ThreadRunner, is_async
 from relevo.worker.item import Item
 from relevo.worker.job import Fail, Job
 from relevo.worker.outcomes import Completed, Failed
 from tests.support.waiting import wait_until
-from tests.unit.workers.fakes import activation
+from tests.unit.workers.fakes import item
 
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
-
-
-def item(key: str) -> Item:
-    entry = Ownership("t", 0, 1, 0).begin(0)
-    assert entry is not None
-    return Item(entry, activation(key), "token")
-
-
-@pytest.fixture
-def loop_thread() -> Iterator[LoopThread]:
-    thread = LoopThread()
-    yield thread
-    thread.close()
 
 
 @pytest.fixture

@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import queue
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import relevo
-from relevo.consumer.offsets import Ownership
 from relevo.testing import Engine
 from relevo.worker import execution
 from relevo.worker.bounds import CODE_BYTES_MAX, ERROR_TEXT_MAX, PAUSE_MAX_MS, RESULT_BYTES_MAX
@@ -24,7 +23,7 @@ from relevo.worker.item import Item
 from relevo.worker.job import Fail, Job, JobError
 from relevo.worker.outcomes import Completed, Errored, Failed, acceptable
 from relevo_engine.core.rules import DAY_MS, Rules
-from tests.unit.workers.fakes import activation
+from tests.unit.workers.fakes import item
 
 Ended = queue.SimpleQueue[list[Item]]
 RULES = Rules(partition=0, partitions=1)
@@ -112,19 +111,6 @@ RAISED: dict[str, tuple[Callable[[], BaseException], object]] = {
         Errored("Sealed", "Sealed, which can't be read (RuntimeError)"),
     ),
 }
-
-
-def item(key: str) -> Item:
-    entry = Ownership("t", 0, 1, 0).begin(0)
-    assert entry is not None
-    return Item(entry, activation(key), "token")
-
-
-@pytest.fixture
-def loop_thread() -> Iterator[LoopThread]:
-    thread = LoopThread()
-    yield thread
-    thread.close()
 
 
 @pytest.fixture(params=["threads", "coroutines"])
