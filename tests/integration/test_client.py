@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import relevo
-from relevo.client.core import Core
+from relevo.client.core import Core, WaitFor
 from relevo.client.requests import NewJob
 from relevo.client.steps import run
 from tests.support.brokers import Brokers
@@ -206,21 +206,49 @@ def test_a_full_queue_pushes_back_and_drops_nothing() -> None:
 
 def test_what_is_purged_at_the_end_is_reported() -> None:
     core = Core(DEAD, "relevo", {})
+    steps = core.create(NewJob(type=TYPE), "accepted", 60)
+    queued = next(steps)
+    assert core.close(0.1) == 1
+    # librdkafka doesn't say whether it was sent before, lost its answer and was waiting for another try.
+    with pytest.raises(relevo.OutcomeUnknown):
+        queued.future.result(10)
+
+
+@pytest.mark.parametrize("wait", ["accepted", "decided"])
+def test_a_call_that_is_overtaken_by_the_end_is_told(wait: WaitFor) -> None:
+    """It had looked whether the client is open; its record came when nobody served the queue any more."""
+    core = Core(DEAD, "relevo", {})
+    steps = core.create(NewJob(type=TYPE), wait, 60)
+    core.close(0.1)
+    with pytest.raises(relevo.Closed):
+        run(steps)
+
+
+def test_every_call_under_way_at_the_end_is_answered() -> None:
+    """Sixteen threads create while the client is closed: none of them waits for its time to run out."""
+    core = Core(DEAD, "relevo", {})
     errors: list[relevo.RelevoError] = []
+    begun = threading.Barrier(17)
 
     def create() -> None:
-        try:
-            run(core.create(NewJob(type=TYPE), "accepted", 60))
-        except relevo.RelevoError as error:
-            errors.append(error)
+        begun.wait(30)
+        while True:
+            try:
+                next(core.create(NewJob(type=TYPE), "accepted", 600)).future.result(60)
+            except relevo.Closed as error:
+                errors.append(error)
+                return
+            except relevo.OutcomeUnknown:
+                pass
 
-    thread = threading.Thread(target=create)
-    thread.start()
-    wait_until(lambda: core.sender.queued > 0, "the record is queued")
+    threads = [threading.Thread(target=create) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    begun.wait(30)
     core.close(0.1)
-    thread.join(30)
-    # librdkafka doesn't say whether it was sent before, lost its answer and was waiting for another try.
-    assert [type(error) for error in errors] == [relevo.OutcomeUnknown]
+    for thread in threads:
+        thread.join(30)
+    assert len(errors) == 16
 
 
 def test_a_closed_client_says_so() -> None:

@@ -109,6 +109,8 @@ class Sender:
         except KafkaException as error:
             raise bad_option(error) from None
         self._lock = threading.Lock()
+        # Held while a record is queued, and while the queue is closed: what is in it then is all of it.
+        self._entrance = threading.Lock()
         self._room: deque[Future[None]] = deque()
         self._after: list[Callable[[], None]] = []
         self._closed = threading.Event()
@@ -160,13 +162,18 @@ class Sender:
         self._after = [*self._after, guarded(hook)]
 
     def try_send(self, topic: str, key: bytes, value: bytes, report: Report, partition: int = -1) -> bool:
-        """Queue a record; ``report`` is called once, from the sender's thread. False: the queue is full.
+        """Queue a record; ``report`` is called once, from the sender's thread.
+
+        False: the queue is full, or was closed in the meantime (`check` tells).
 
         Raises:
             Refused: librdkafka won't take it, whatever the queue.
         """
         try:
-            self._producer.produce(topic, value, key, partition, report)
+            with self._entrance:
+                if self._closed.is_set():
+                    return False
+                self._producer.produce(topic, value, key, partition, report)
         except BufferError:
             return False
         except KafkaException as error:
@@ -179,11 +186,14 @@ class Sender:
         """Queue many records (``key``, ``value``, ``partition``, ``callback``).
 
         Returns:
-            Those for which the queue has no room now, and those that librdkafka won't take, with the reason;
-            nobody calls these ones' ``callback``.
+            Those for which the queue has no room now (closed: all), and those that librdkafka won't take,
+            with the reason; nobody calls these ones' ``callback``.
         """
         try:
-            taken = self._producer.produce_batch(topic, messages)
+            with self._entrance:
+                if self._closed.is_set():
+                    return messages, []
+                taken = self._producer.produce_batch(topic, messages)
         except (BufferError, KafkaException):
             return messages, []
         if taken == len(messages):
@@ -262,12 +272,15 @@ class Sender:
     def close(self, timeout: float = 10.0) -> int:
         """Deliver what is queued, for ``timeout`` seconds at most; returns how many records were not.
 
-        `check` refuses from the start on: what came after the last look at the queue would neither be
+        Nothing is taken from the start on: what came after the last look at the queue would neither be
         delivered nor reported.
         """
-        if self._fork.foreign or self._closed.is_set():
+        if self._fork.foreign:
             return 0
-        self._closed.set()
+        with self._entrance:
+            if self._closed.is_set():
+                return 0
+            self._closed.set()
         self._reported()
         try:
             left = self._producer.flush(timeout)

@@ -181,11 +181,11 @@ class Core:
             room = self.sender.room()
             if self.sender.try_send(self.topic, key.encode(), value, report):
                 break
+            self.sender.check()
             try:
                 yield Wait(room, deadline)
             except TimeoutError as error:
                 raise self.sender.full() from error
-            self.sender.check()
         try:
             receipt: Receipt = yield Wait(future, deadline)
         except TimeoutError as error:
