@@ -98,7 +98,7 @@ def test_a_frozen_process_is_not_dead(observer: Observer) -> None:
     with PulseProcess("n1", "first") as process, TcpProxy(process.address) as proxy:
         observer.pulse.watch([Peer("n1", "first", proxy.address)])
         wait_until(lambda: observer.heard("Watching the pulse"), "it is watched")
-        process.send_signal(signal.SIGSTOP)
+        process.freeze()
         with _connections_cut(proxy):
             wait_until(lambda: observer.heard("is unclear: no greeting") >= 2, "silence was met twice")
         assert observer.deaths.empty()

@@ -18,6 +18,7 @@ import pytest
 
 from relevo_engine.local.errors import ServerError
 from relevo_engine.local.ports import LOOPBACK, free_ports
+from relevo_engine.local.processes import is_frozen
 from relevo_engine.local.server import Server, ServerSpec
 from tests.support.waiting import wait_until
 
@@ -73,7 +74,8 @@ class Postgres:
     def freeze(self) -> None:
         """Sockets stay open, nothing is answered, by no connection's process either."""
         self._server.freeze()
-        self._signal_children(signal.SIGSTOP)
+        for child in self._signal_children(signal.SIGSTOP):
+            wait_until(lambda child=child: is_frozen(child), "it is frozen")  # type: ignore[misc]
 
     def thaw(self) -> None:
         """Ends a freeze."""
@@ -87,11 +89,13 @@ class Postgres:
             os.kill(self._server.pid, signal.SIGINT)
             wait_until(lambda: not self._server.running, "PostgreSQL ends", timeout_s=30)
 
-    def _signal_children(self, number: signal.Signals) -> None:
+    def _signal_children(self, number: signal.Signals) -> list[int]:
         pid = self._server.pid
-        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        for child in children:
             with suppress(ProcessLookupError):  # a connection's process ends with its connection
-                os.kill(int(child), number)
+                os.kill(child, number)
+        return children
 
 
 def address(port: int, database: str = "postgres") -> str:

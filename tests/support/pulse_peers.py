@@ -11,7 +11,9 @@ import subprocess
 import sys
 from typing import Any, Self
 
+from relevo_engine.local.processes import is_frozen
 from relevo_partitions.pulse.wire import Greeting
+from tests.support.waiting import wait_until
 
 _LIMIT_S = 20.0
 
@@ -102,6 +104,11 @@ class PulseProcess:
 
     def send_signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
+
+    def freeze(self) -> None:
+        """Returns when it answers nothing any more."""
+        self._process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: is_frozen(self.pid), "it is frozen")
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
