@@ -30,17 +30,14 @@ class Batches:
         self._records_max = records_max
         self._bytes_max = bytes_max
         self._limit = records_max
-        self._size = 0
         self._committed = 0
         self._held: deque[Incoming] = deque()
+        self._open: deque[int] = deque()
+        self.full = False
+        """Whether the last batch has as much as one may have: there is a backlog."""
 
     def next(self, reader: Reader, wait_s: float) -> list[Incoming]:
-        """The next batch; see `relevo_partitions.ports.Reader.read`. The one before it has committed."""
-        if self._size and self._limit < self._records_max:
-            self._committed += 1
-            if self._committed % CALM == 0:
-                self._limit = min(self._limit * 2, self._records_max)
-        self._size = 0
+        """The next batch; see `relevo_partitions.ports.Reader.read`. To be followed by `done`."""
         if not self._held:
             self._held.extend(reader.read(wait_s, self._records_max))
         batch: list[Incoming] = []
@@ -48,12 +45,22 @@ class Batches:
         while self._held and len(batch) < self._limit and size < self._bytes_max:
             batch.append(self._held.popleft())
             size += len(batch[-1].value or b"")
-        self._size = len(batch)
+        self.full = len(batch) == self._limit or size >= self._bytes_max
+        self._open.append(len(batch))
         return batch
 
+    def done(self) -> None:
+        """The oldest batch that wasn't done has committed, or there was nothing to commit."""
+        if self._open.popleft() and self._limit < self._records_max:
+            self._committed += 1
+            if self._committed % CALM == 0:
+                self._limit = min(self._limit * 2, self._records_max)
+
     def start_over(self) -> None:
-        """The last batch didn't commit, and another reader will begin with it anew."""
-        if self._size:
-            self._limit = max(1, self._size // SHRINK)
-        self._size = self._committed = 0
+        """The oldest batch that wasn't done didn't commit, and another reader will begin with it anew."""
+        failed = next(filter(None, self._open), 0)
+        if failed:
+            self._limit = max(1, failed // SHRINK)
+        self._committed = 0
+        self._open.clear()
         self._held.clear()

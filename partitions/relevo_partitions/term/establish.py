@@ -225,6 +225,7 @@ class Establishing:
         batch = self._batches.next(commands, 0.0)
         decisions = machine.step(batch, clock.now())
         self._writer.commit([*announcement, *decisions], len(batch))
+        self._batches.done()
         if not takeover.done("announce"):
             takeover.epoch = machine.epoch
         takeover.step("announce")

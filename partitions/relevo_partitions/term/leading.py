@@ -1,14 +1,20 @@
-"""Step 6 of a term: decide batch after batch, commit each, and only then answer who asked."""
+"""Step 6 of a term: decide batch after batch, commit each, and only then answer who asked.
+
+Where there is a backlog the next batch is decided while the last one commits: the machine is ahead of the
+log by two batches then instead of one. Nobody sees it in that state: reads and snapshots have to wait until
+nothing is uncommitted, and a commit that fails costs the machine, as ever.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from relevo_partitions.ports import PartitionIO
 from relevo_partitions.settings import TermSettings
-from relevo_partitions.statemachine import Incoming, LogDamaged, StateMachine
+from relevo_partitions.statemachine import Incoming, LogDamaged, StateMachine, Write
 from relevo_partitions.term.batches import Batches
+from relevo_partitions.term.commit_beside import CommitBeside
 from relevo_partitions.term.course import Course
 from relevo_partitions.term.establish import Established
 from relevo_partitions.term.held_back import HeldBackWatch
@@ -19,6 +25,8 @@ from relevo_partitions.term.term_writer import TermWriter
 
 EMPTY_STEP_WAIT_S: Final = 0.002
 """A machine that is due at once but has nothing to write is asked again after this."""
+SNAPSHOT_TURN_S: Final = 0.25
+"""So often a leader with a backlog waits for its last commit, for the sake of the snapshots."""
 
 
 class LeaderSnapshots(Protocol):
@@ -75,6 +83,8 @@ class Leading:
         self._takeover = takeover
         self._held_back = held_back
         self._snapshots = snapshots
+        self._beside: CommitBeside | None = None
+        self._position_then = 0
 
     def run(self, established: Established) -> None:
         """Ends by an exception only: the term's end, or a setback."""
@@ -82,6 +92,9 @@ class Leading:
         try:
             self._run(established, snapshots)
         finally:
+            beside, self._beside = self._beside, None
+            if beside is not None:
+                beside.wait()
             self._held_back.close()
             if snapshots is not None:
                 snapshots.stop()
@@ -89,18 +102,23 @@ class Leading:
     def _run(self, established: Established, snapshots: LeaderSnapshots | None) -> None:
         settings, commands, machine = self._settings, established.commands, established.machine
         now = self._course.now
-        published_at = heard_at = now()
+        published_at = heard_at = copied_at = now()
         wrote = True
         while True:
             self._course.check()
             copying = snapshots is not None and snapshots.busy
-            batch = self._batches.next(commands, 0.0 if copying else self._wait_s(established, wrote))
-            wrote = self._turn(established, batch)
+            soon = copying or self._beside is not None
+            batch = self._batches.next(commands, 0.0 if soon else self._wait_s(established, wrote))
+            wrote = self._turn(established, batch, may_run_ahead=not copying)
             self._progress.end = commands.end_offset()
             self._held_back.look(commands)
-            if snapshots is not None:
-                snapshots.turn_leading(machine, self._writer.commits)
             at = now()
+            if snapshots is not None:
+                if at - copied_at > SNAPSHOT_TURN_S:
+                    self._settle()
+                if self._beside is None:
+                    copied_at = at
+                    snapshots.turn_leading(machine, self._writer.commits)
             if batch:
                 heard_at = at
             elif at - heard_at > settings.stall_s:
@@ -108,7 +126,7 @@ class Leading:
                 self._look_for_commands()
             if at - published_at > settings.position_every_s:
                 published_at = at
-                commands.note_position(machine.position)
+                commands.note_position(self._progress.position)
 
     def _look_for_commands(self) -> None:
         """Find out whether nobody sent any, or the topic is gone, of which a consumer never hears."""
@@ -125,24 +143,45 @@ class Leading:
         shortest = 0.0 if wrote else EMPTY_STEP_WAIT_S
         return max(shortest, min(self._settings.idle_wait_s, due_ms / 1000))
 
-    def _turn(self, established: Established, batch: list[Incoming]) -> bool:
+    def _turn(self, established: Established, batch: list[Incoming], *, may_run_ahead: bool) -> bool:
         """Decide, commit, and only then answer the reads that had arrived before the commit began."""
         machine = established.machine
+        writes = machine.step(batch, established.clock.now())
+        position = machine.position
+        self._settle()
         reads = self._reads.take()
         try:
-            writes = machine.step(batch, established.clock.now())
             if not writes and any(read.proven for read in reads):
                 writes = [
                     self._writer.barrier()[1]
                 ]  # nothing else to write: proves that nobody has fenced us
+            if writes and may_run_ahead and self._batches.full and not reads:
+                self._commit_beside(writes, len(batch), position)
+                return True
             if writes:
                 self._writer.commit(writes, len(batch))
         except BaseException:
             self._reads.put_back(reads)
             raise
-        self._progress.note(machine)
+        self._committed(writes, position)
         for read in reads:
             read.answer(machine)
+        return bool(writes)
+
+    def _commit_beside(self, writes: Sequence[Write], commands: int, position: int) -> None:
+        course = self._course
+        self._beside = CommitBeside(self._writer, writes, commands, course.partition, course.runtime)
+        self._position_then = position
+
+    def _settle(self) -> None:
+        """Wait for the commit that is under way, if there is one."""
+        beside, self._beside = self._beside, None
+        if beside is not None:
+            beside.finish()
+            self._committed(beside.writes, self._position_then)
+
+    def _committed(self, writes: Sequence[Write], position: int) -> None:
+        self._batches.done()
+        self._progress.position = position
         if writes and not self._takeover.done("first_activation") and self._writer.hands_out(writes):
             self._takeover.step("first_activation")
-        return bool(writes)

@@ -42,6 +42,8 @@ MUTANTS: Final = (
     Mutant(terms.no_fence, (*_LOG, "no stale read")),
     Mutant(terms.no_barrier, _LOG),
     Mutant(terms.reply_before_commit, ("no stale read",)),
+    Mutant(terms.reads_run_ahead, ("no stale read",)),
+    Mutant(terms.failure_beside_ignored, (*_LOG, "no stale read")),
     Mutant(terms.reads_from_memory, ("no stale read",)),
     Mutant(terms.epoch_again, ("epochs rise", "one writer per epoch")),
     Mutant(terms.unclear_is_failed, _LOG),

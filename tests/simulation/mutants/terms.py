@@ -11,6 +11,7 @@ from relevo_engine.core import appliers
 from relevo_engine.core.machine import JobMachine
 from relevo_partitions.outcomes import Aborted, Unclear
 from relevo_partitions.statemachine import Write
+from relevo_partitions.term.commit_beside import CommitBeside
 from relevo_partitions.term.endings import Setback
 from relevo_partitions.term.establish import Establishing
 from relevo_partitions.term.leading import Leading
@@ -53,37 +54,45 @@ def no_barrier(patch: pytest.MonkeyPatch) -> None:
 def reply_before_commit(patch: pytest.MonkeyPatch) -> None:
     """Reads are answered as soon as the step is decided."""
 
-    def turn(self: Leading, established: Any, batch: list[Any]) -> bool:
+    def turn(self: Leading, established: Any, batch: list[Any], **_: Any) -> bool:
         machine = established.machine
-        reads = self._reads.take()
         writes = machine.step(batch, established.clock.now())
-        for read in reads:
+        for read in self._reads.take():
             read.answer(machine)
         if writes:
             self._writer.commit(writes, len(batch))
-        self._progress.note(machine)
+        self._committed(writes, machine.position)
         return bool(writes)
 
     patch.setattr(Leading, "_turn", turn)
 
 
+def reads_run_ahead(patch: pytest.MonkeyPatch) -> None:
+    """Reads are answered although a batch is decided whose commit is still under way."""
+    original = Leading._turn
+
+    def turn(self: Leading, established: Any, batch: list[Any], **rest: Any) -> bool:
+        if self._beside is not None:
+            for read in self._reads.take():
+                read.answer(established.machine)
+        return original(self, established, batch, **rest)
+
+    patch.setattr(Leading, "_turn", turn)
+
+
+def failure_beside_ignored(patch: pytest.MonkeyPatch) -> None:
+    """A commit that failed while the next batch was decided is not noticed."""
+    patch.setattr(CommitBeside, "finish", CommitBeside.wait)
+
+
 def reads_from_memory(patch: pytest.MonkeyPatch) -> None:
     """A leader that has nothing to write answers from memory, without a probe."""
+    original = Leading._turn
 
-    def turn(self: Leading, established: Any, batch: list[Any]) -> bool:
-        machine = established.machine
-        reads = self._reads.take()
-        try:
-            writes = machine.step(batch, established.clock.now())
-            if writes:
-                self._writer.commit(writes, len(batch))
-        except BaseException:
-            self._reads.put_back(reads)
-            raise
-        self._progress.note(machine)
-        for read in reads:
-            read.answer(machine)
-        return bool(writes)
+    def turn(self: Leading, established: Any, batch: list[Any], **rest: Any) -> bool:
+        for read in self._reads._waiting:
+            read.proven = False
+        return original(self, established, batch, **rest)
 
     patch.setattr(Leading, "_turn", turn)
 

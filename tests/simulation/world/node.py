@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,9 @@ from relevo_partitions.host import PartitionHost
 from relevo_partitions.observer import Observer
 from relevo_partitions.settings import HostSettings, StandbySettings, TermSettings
 from relevo_partitions.snapshots.snapshotter import SnapshotSettings
-from relevo_partitions.statemachine import Term
+from relevo_partitions.statemachine import Incoming, Term, Write
 from tests.simulation.world.kafka_client import CLUSTER, KafkaClient, SimIO
-from tests.simulation.world.oracle import ACTIVATIONS
+from tests.simulation.world.oracle import ACTIVATIONS, Claim
 from tests.simulation.world.pulse import SimPulse
 from tests.simulation.world.runtime import SimRuntime, SimSignal
 from tests.simulation.world.scheduler import Process
@@ -76,10 +77,27 @@ class SimMachine(PartitionMachine):
     def __init__(self, node: SimNode, rules: Rules) -> None:
         super().__init__(rules, node.channels, cluster=CLUSTER, report_bug=node.report_bug)
         self._node = node
+        self._announced = False
+        self._decided: deque[Claim] = deque()
 
     def lead(self, term: Term, now: int) -> Any:
         self._node.leading[self._partition] = self
+        self._announced = True
         return super().lead(term, now)
+
+    def step(self, commands: Sequence[Incoming], now: int) -> Sequence[Write]:
+        writes = super().step(commands, now)
+        if writes or self._announced:
+            self._announced = False
+            self._decided.append(self._node.world.oracle.claim(self))
+        return writes
+
+    def committed(self) -> Claim | None:
+        """What the memory was when the transaction that has just committed was decided; None: a mere barrier.
+
+        It may be ahead of it by one transaction now.
+        """
+        return self._decided.popleft() if self._decided else None
 
 
 class NodeObserver(Observer):
@@ -98,7 +116,9 @@ class NodeObserver(Observer):
         node = self._node
         machine = node.leading.get(partition)
         if machine is not None and node.process.alive:
-            node.world.oracle.leader_committed(node.name, partition, machine)
+            claim = machine.committed()
+            if claim is not None:
+                node.world.oracle.leader_committed(node.name, partition, claim)
 
     def note(self, event: str, **fields: Any) -> None:
         node = self._node

@@ -58,6 +58,18 @@ class Violation(AssertionError):  # noqa: N818 - named for what happened
         return f"{self.invariant}: {self.detail}"
 
 
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a leader takes for the state behind one of its events."""
+
+    seq: int
+    """Of that event."""
+    state_hash: str | None = None
+    """None: not one of those that are compared."""
+    without_lease: tuple[str, ...] = ()
+    """Jobs that were started and have no lease."""
+
+
 @dataclass
 class PartitionTruth:
     """What is known of one partition."""
@@ -227,18 +239,22 @@ class Oracle:
 
     # -- leaders
 
-    def leader_committed(self, who: str, number: int, machine: PartitionMachine) -> None:
-        """A leader has heard that its transaction committed; its memory must be the log's fold."""
-        truth = self.truths[number]
+    def claim(self, machine: PartitionMachine) -> Claim:
+        """What a leader's memory is after a decision that isn't committed yet."""
         state = machine._machine.state
         seq = state.last_seq
-        if self.samples(seq):
-            truth.claimed_hashes[seq] = (who, machine.state_hash())
-            self._compare(number, seq)
-            leases = machine._machine._leases
-            for key in state.started:
-                if key not in leases:
-                    self.violate("way forward", f"{who}: {key} was started and has no lease")
+        if not self.samples(seq):
+            return Claim(seq)
+        leases = machine._machine._leases
+        return Claim(seq, machine.state_hash(), tuple(key for key in state.started if key not in leases))
+
+    def leader_committed(self, who: str, number: int, claim: Claim) -> None:
+        """A leader has heard that its transaction committed; its memory must be the log's fold."""
+        if claim.state_hash is not None:
+            self.truths[number].claimed_hashes[claim.seq] = (who, claim.state_hash)
+            self._compare(number, claim.seq)
+        for key in claim.without_lease:
+            self.violate("way forward", f"{who}: {key} was started and has no lease")
 
     def _compare(self, number: int, seq: int) -> None:
         truth = self.truths[number]

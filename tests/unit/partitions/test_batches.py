@@ -17,7 +17,13 @@ def backlog(count: int, size: int = 1) -> FakeReader:
 
 
 def sizes(batches: Batches, reader: FakeReader, count: int) -> list[int]:
-    return [len(batches.next(reader, 0.0)) for _ in range(count)]
+    """Of ``count`` batches, each of which commits but the last one."""
+    found = []
+    for number in range(count):
+        found.append(len(batches.next(reader, 0.0)))
+        if number < count - 1:
+            batches.done()
+    return found
 
 
 def test_a_backlog_comes_in_batches_of_bounded_number_in_order() -> None:
@@ -38,6 +44,27 @@ def test_what_did_not_commit_is_tried_again_in_smaller_pieces_until_one_does() -
         assert sizes(batches, backlog(100), 1) == [expected]
         batches.start_over()
     assert sizes(batches, backlog(100), 2 * CALM + 1) == [1] * CALM + [2] * CALM + [4]
+
+
+def test_of_two_batches_under_way_the_first_is_the_one_that_failed() -> None:
+    """The second was decided while the first committed, and is thrown away with it."""
+    batches, reader = Batches(64, 10_000), backlog(70)
+    assert (len(batches.next(reader, 0.0)), batches.full) == (64, True)
+    assert (len(batches.next(reader, 0.0)), batches.full) == (6, False)
+    batches.start_over()
+    assert sizes(batches, backlog(100), 1) == [8]
+
+
+def test_a_batch_is_full_by_number_or_by_size() -> None:
+    for batches, reader, expected in (
+        (Batches(4, 1_000), backlog(9), [True, True, False, False]),
+        (Batches(1_000, 250), backlog(4, 100), [True, False, False]),
+    ):
+        found = []
+        for _ in expected:
+            batches.next(reader, 0.0)
+            found.append(batches.full)
+        assert found == expected
 
 
 def test_a_failure_without_commands_changes_nothing() -> None:
