@@ -14,6 +14,7 @@ from relevo.testing.bench.timing import medians
 from tests.benchmarks import servers
 from tests.benchmarks.knobs import SMALL, Knobs
 from tests.benchmarks.parts import each_piece
+from tests.benchmarks.parts.throughput import Subject, until_warm
 
 
 def run(knobs: Knobs, found: Callable[[Mapping[str, Any]], None]) -> None:
@@ -34,7 +35,7 @@ def _rates(knobs: Knobs, brokers: int, found: Callable[[Mapping[str, Any]], None
             notes=True,
         ) as crew,
     ):
-        crew.rate(knobs.warm, SMALL)
+        until_warm(knobs, Subject("relevo", lambda: crew.rate(knobs.warm, SMALL).per_s))
         for rate, seconds, rounds in knobs.latency:
             figures = at_rate(crew, knobs, rate, seconds, rounds)
             section = {f"{rate:g}": figures}
