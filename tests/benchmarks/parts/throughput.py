@@ -155,17 +155,18 @@ def _load(kafka: str, name: str, partitions: int, knobs: Knobs, dedup: str = "me
 
 
 def until_warm(knobs: Knobs, *subjects: Subject) -> None:
-    """Run each until it gets no faster by itself, as the brokers' JIT makes it for a while: unmeasured rounds.
+    """Run each until none gets faster by itself, as the brokers' JIT makes it for a while.
 
-    Bounded by `WARM_ROUNDS`. All subjects get the same number: they share the brokers.
+    Bounded by `WARM_ROUNDS`. All subjects get the same number of rounds: they share the brokers.
     """
     best = {subject.name: 0.0 for subject in subjects}
     for _ in range(1 if knobs.tiny else WARM_ROUNDS):
         rates = {subject.name: subject.rate() for subject in subjects}
-        if all(rate < best[name] * WARM_GAIN for name, rate in rates.items()):
-            break
+        warm = all(rate < best[name] * WARM_GAIN for name, rate in rates.items())
         best = {name: max(best[name], rate) for name, rate in rates.items()}
-    knobs.say("warm: " + ", ".join(f"{name} {rate:,.0f} jobs/s" for name, rate in rates.items()))
+        if warm:
+            break
+    knobs.say("warm: " + ", ".join(f"{name} {rate:,.0f} jobs/s" for name, rate in best.items()))
 
 
 def measured(knobs: Knobs, subjects: list[Subject]) -> dict[str, list[float]]:
