@@ -6,7 +6,8 @@ import time
 from typing import Final
 
 from relevo.testing.drills.scene import Scene
-from relevo.testing.drills.takeovers import await_takeovers, samples_of
+from relevo.testing.drills.takeovers import await_takeovers, moves_since, samples_of
+from relevo.testing.ledger import now_ms
 from relevo.testing.report import Run
 
 _CONNECTIONS_S: Final = 60.0
@@ -47,7 +48,7 @@ def rolling_restart(scene: Scene, run: Run) -> None:
     scene.crew.ledger.refresh()
     refused = len(scene.crew.ledger.refused)
     for node in scene.cluster.nodes:
-        begin = time.monotonic()
+        begin, wall = time.monotonic(), now_ms()
         mark = scene.cluster.stop(node)
         scene.mark(f"SIGTERM {node}", mark)
         scene.await_flow()
@@ -55,6 +56,8 @@ def rolling_restart(scene: Scene, run: Run) -> None:
         scene.mark(f"{node} started again")
         scene.await_calm(run)
         run.extra[f"{node}_gap_ms"] = round(scene.gap_ms(begin), 1)
+        # Now: a node that ends takes its word of what it took over along.
+        run.samples += moves_since(scene, wall)
     scene.crew.ledger.refresh()
     failed = len(scene.crew.ledger.refused) - refused
     run.expect("no call failed", failed == 0, f"{failed} jobs were not accepted")

@@ -20,6 +20,9 @@ STEPS: Final = (
 )
 """Steps in order: name, and between which two moments each lies."""
 
+_BEFORE_S: Final = 2.0
+"""The gap of a move ends with the new leader's first activation, and began no longer before than this."""
+
 
 def steps_of(takeover: Mapping[str, Any]) -> dict[str, float]:
     """How long each step took that the node told both ends of, in milliseconds."""
@@ -81,4 +84,30 @@ def samples_of(scene: Scene, old_epochs: Mapping[int, int], fault: FaultMark) ->
             sample.steps = steps_of(takeover)
             sample.standby = takeover.get("standby")
         samples.append(sample)
+    return samples
+
+
+def moves_since(scene: Scene, since_wall: float) -> list[Sample]:
+    """Every change of a leader since then, for drills in which many are due.
+
+    Args:
+        scene: Where.
+        since_wall: In Unix milliseconds.
+    """
+    samples = []
+    for takeover in scene.cluster.takeovers(since_wall):
+        partition, epoch = takeover["partition"], takeover["epoch"]
+        first = scene.seen.first_of_term(partition, epoch) if epoch else None
+        if first is None or first.epoch != epoch:
+            continue  # it came to nothing, or to nothing that workers could see
+        gap = scene.gap_ms(first.seconds - _BEFORE_S, first.seconds, among=[partition])
+        samples.append(
+            Sample(
+                partition,
+                gap_ms=round(gap, 1),
+                steps=steps_of(takeover),
+                standby=takeover.get("standby"),
+                next_leader=takeover["node"],
+            )
+        )
     return samples
