@@ -57,9 +57,6 @@ class StandbySettings:
     """After so long without the barrier that it waits for, Kafka is asked whether it is there."""
     held_back_s: float = 15.0
     """As for a term."""
-    unhurried_s: float = 30.0
-    """For so long a standby of a partition that has a leader catches up with a quarter of its power, and
-    leaves the rest to those who lead. Without a leader it hurries at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,10 +55,6 @@ class Replicas:
 
     def standby(self, post: Post, changed: Callable[[Standby], None]) -> Standby:
         """A standby, not run."""
-
-        def unhurried() -> bool:
-            return post.sight is not None and post.sight.leader is not None
-
         return Standby(
             post.partition,
             io=post.io,
@@ -67,7 +63,6 @@ class Replicas:
             changed=changed,
             settings=self._settings.standby,
             snapshots=self._turns(post),
-            unhurried=unhurried,
             runtime=self._runtime,
         )
 

@@ -29,9 +29,6 @@ log: Final = logging.getLogger(__name__)
 AWAITED_WAIT_S: Final = 0.02
 """Longest wait for a record while a takeover waits for this standby to stop."""
 BUSY_WAIT_S: Final = 0.001
-UNHURRIED_BATCH: Final = 100
-UNHURRIED_REST: Final = 3.0
-"""Times as long as it has worked, a standby that may take its time rests."""
 SILENCE_S: Final = 2.0
 """A standby that has never caught up and reads nothing for so long asks whether the topic is there: nobody
 would say so. Not sooner, since it takes a moment until all brokers know of a new one."""
@@ -100,8 +97,6 @@ class Standby:
         changed: Told when `hot` changes and when `run` has ended, on the standby's thread; only enqueues.
         settings: Bounds.
         snapshots: Takes them, where this node is to.
-        unhurried: Whether it may take its time to catch up, since somebody leads the partition: leaders need
-            the processor too, those of the same process the interpreter, several times in each transaction.
         runtime: Clocks and waiting.
     """
 
@@ -115,7 +110,6 @@ class Standby:
         changed: Callable[[Standby], None],
         settings: StandbySettings,
         snapshots: SnapshotTurns | None = None,
-        unhurried: Callable[[], bool] = lambda: False,
         runtime: Runtime = THREADS,
     ) -> None:
         self.partition = partition
@@ -139,7 +133,6 @@ class Standby:
         self._changed = changed
         self._settings = settings
         self._snapshots = snapshots
-        self._unhurried = unhurried
         self._now = runtime.monotonic
         self._nonce: str | None = None
         self._stopping = runtime.signal()
@@ -198,12 +191,9 @@ class Standby:
     def _follow(self, replica: Replica) -> Replica | None:
         """Read and apply, in bounded batches: nobody who waits for this standby waits long for one."""
         reader = replica.reader
-        began_at = moved_at = self._now()
+        moved_at = self._now()
         while not self._stopping.is_set():
-            rests = not self.hot and self._now() - began_at < self._settings.unhurried_s and self._unhurried()
-            batch_max = min(UNHURRIED_BATCH, self._settings.batch_max) if rests else self._settings.batch_max
-            records = reader.read(self._wait_s(), batch_max)
-            read_at = self._now()
+            records = reader.read(self._wait_s(), self._settings.batch_max)
             # Read behind the read: a barrier is written only after its nonce was made known here.
             nonce = self._nonce
             if records:
@@ -214,8 +204,6 @@ class Standby:
                     replica.next_offset = records[end].offset + 1
                     return replica
                 replica.next_offset = records[-1].offset + 1
-                if rests and nonce is None:
-                    self._stopping.wait(UNHURRIED_REST * (self._now() - read_at))
             elif nonce is not None and self._now() - moved_at > self._settings.stall_s:
                 moved_at = self._now()
                 self._look_why(replica)
