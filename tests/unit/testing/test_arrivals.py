@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from relevo.testing.arrivals import Activations, Arrival, LogFacts, longest_gap_ms
-from relevo.testing.drills.takeovers import steps_of
+from relevo.testing.drills.takeovers import moves_of, steps_of
 
 
 def arrival(seconds: float, epoch: int = 1, sent: float | None = None) -> Arrival:
@@ -56,3 +58,21 @@ def test_steps_are_told_only_where_both_ends_are() -> None:
     """A step without an end is not one of no length."""
     told = {"noticed_at": 100.0, "claimed_at": 104.5, "fenced_at": 130.0, "announced_at": 160.0}
     assert steps_of(told | {"first_activation_at": None}) == {"claim": 4.5, "fence": 25.5}
+
+
+def test_a_move_is_told_with_the_gap_that_it_made() -> None:
+    """The longest gap of a rolling restart may be none of its moves': without these it is blamed on them."""
+    seen = Activations()
+    for each in (arrival(1.0, 4), arrival(1.9, 4), arrival(2.0, 5), arrival(2.7, 5), arrival(3.0, 7)):
+        seen.add(2, each)
+    told: list[dict[str, Any]] = [
+        {"partition": 2, "epoch": 5, "node": "n2", "standby": True, "noticed_at": 10.0, "claimed_at": 12.5},
+        {"partition": 2, "epoch": 6, "node": "n3"},
+        {"partition": 2, "epoch": 7, "node": "n1", "standby": False},
+        {"partition": 2, "epoch": None, "node": "n1"},
+        {"partition": 0, "epoch": 3, "node": "n1"},
+    ]
+    first, second = moves_of(told, seen)
+    assert (first.partition, first.next_leader, first.standby, first.steps) == (2, "n2", True, {"claim": 2.5})
+    assert first.gap_ms == 100.0
+    assert (second.next_leader, second.gap_ms, second.standby) == ("n1", 300.0, False)

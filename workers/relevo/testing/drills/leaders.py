@@ -6,7 +6,7 @@ import time
 from typing import Final
 
 from relevo.testing.drills.scene import Scene
-from relevo.testing.drills.takeovers import await_takeovers, moves_since, samples_of
+from relevo.testing.drills.takeovers import await_takeovers, moves_of, samples_of
 from relevo.testing.ledger import now_ms
 from relevo.testing.report import Run
 
@@ -57,7 +57,7 @@ def rolling_restart(scene: Scene, run: Run) -> None:
         scene.await_calm(run)
         run.extra[f"{node}_gap_ms"] = round(scene.gap_ms(begin), 1)
         # Now: a node that ends takes its word of what it took over along.
-        run.samples += moves_since(scene, wall)
+        run.samples += moves_of(scene.cluster.takeovers(wall), scene.seen)
     scene.crew.ledger.refresh()
     failed = len(scene.crew.ledger.refused) - refused
     run.expect("no call failed", failed == 0, f"{failed} jobs were not accepted")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from relevo.testing.arrivals import Activations
 from relevo.testing.drills.scene import FLOW_S, Scene
 from relevo.testing.faults import FaultMark
 from relevo.testing.report import Sample
@@ -19,9 +20,6 @@ STEPS: Final = (
     ("first_activation", "announced_at", "first_activation_at"),
 )
 """Steps in order: name, and between which two moments each lies."""
-
-_BEFORE_S: Final = 2.0
-"""The gap of a move ends with the new leader's first activation, and began no longer before than this."""
 
 
 def steps_of(takeover: Mapping[str, Any]) -> dict[str, float]:
@@ -87,24 +85,24 @@ def samples_of(scene: Scene, old_epochs: Mapping[int, int], fault: FaultMark) ->
     return samples
 
 
-def moves_since(scene: Scene, since_wall: float) -> list[Sample]:
-    """Every change of a leader since then, for drills in which many are due.
+def moves_of(told: Iterable[Mapping[str, Any]], seen: Activations) -> list[Sample]:
+    """Each change of a leader as its partition went through it, for drills in which many are due.
 
     Args:
-        scene: Where.
-        since_wall: In Unix milliseconds.
+        told: Takeovers, as the nodes tell of them.
+        seen: What workers were handed.
     """
     samples = []
-    for takeover in scene.cluster.takeovers(since_wall):
+    for takeover in told:
         partition, epoch = takeover["partition"], takeover["epoch"]
-        first = scene.seen.first_of_term(partition, epoch) if epoch else None
+        first = seen.first_of_term(partition, epoch) if epoch else None
         if first is None or first.epoch != epoch:
             continue  # it came to nothing, or to nothing that workers could see
-        gap = scene.gap_ms(first.seconds - _BEFORE_S, first.seconds, among=[partition])
+        before = [each.seconds for each in seen.of(partition) if each.seconds < first.seconds]
         samples.append(
             Sample(
                 partition,
-                gap_ms=round(gap, 1),
+                gap_ms=round((first.seconds - max(before)) * 1000, 1) if before else None,
                 steps=steps_of(takeover),
                 standby=takeover.get("standby"),
                 next_leader=takeover["node"],
