@@ -189,12 +189,14 @@ def test_closed_while_waiting_for_room_is_not_done(engine: EngineThread, proxy: 
     client = relevo.Client(proxy.address, engine.cluster, queue_buffering_max_messages=1)
     client.create(TYPE, key="before")
     proxy.cut()
-    first = Call(lambda: client.create(TYPE, key="first", timeout=60))
-    wait_until(lambda: client._core.sender.queued == 1, "the queue is full")
+    steps = client._core.create(relevo.NewJob(type=TYPE, key="first"), "accepted", 60)
+    first = next(steps)  # the queue is full
     second = Call(lambda: client.create(TYPE, key="second", timeout=60))
     wait_until(lambda: client._core.sender._room, "the second waits for room")
     assert client.close(0.2) == 1
-    assert fate(first.end()) == ("unknown", "same")
+    with pytest.raises(relevo.OutcomeUnknown) as unknown:
+        first.future.result(10)
+    assert fate(unknown.value) == ("unknown", "same")
     error = second.end()
     assert (type(error), *fate(error)) == (relevo.Closed, "not_done", "stop")
     proxy.heal()
