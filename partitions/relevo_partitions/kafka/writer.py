@@ -57,7 +57,7 @@ def producer_settings(connection: Connection, faults: Faults, transactional_id: 
 
 
 class TransactionalWriter:
-    """One transaction per `commit`; used by one thread.
+    """One transaction per `commit`; used by one thread at a time.
 
     Args:
         producer: Initialised: its `init_transactions` has succeeded.

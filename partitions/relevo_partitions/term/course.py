@@ -111,7 +111,7 @@ class Course:
 
     @contextmanager
     def watched(self, name: str) -> Iterator[None]:
-        """A call of Kafka, which may never return."""
+        """A call of Kafka, which may never return; one at a time, the term's thread or another makes it."""
         self._call = (name, self.now())
         try:
             yield

@@ -15,7 +15,8 @@ from relevo_partitions.term.fence_ahead import FenceAhead
 
 
 class TermWriter:
-    """The fenced producer of a term, where it has one. Used by the term's thread.
+    """The fenced producer of a term, where it has one. Used by one thread at a time: the term's, or that of a
+    `CommitBeside`.
 
     Args:
         course: Of the term.
