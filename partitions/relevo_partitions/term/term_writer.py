@@ -15,8 +15,7 @@ from relevo_partitions.term.fence_ahead import FenceAhead
 
 
 class TermWriter:
-    """The fenced producer of a term, where it has one. Used by one thread at a time: the term's, or that of a
-    `CommitBeside`.
+    """The fenced producer of a term, where it has one. Used by one thread at a time.
 
     Args:
         course: Of the term.

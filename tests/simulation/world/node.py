@@ -17,10 +17,11 @@ from relevo_partitions.settings import HostSettings, StandbySettings, TermSettin
 from relevo_partitions.snapshots.snapshotter import SnapshotSettings
 from relevo_partitions.statemachine import Incoming, Term, Write
 from tests.simulation.world.kafka_client import CLUSTER, KafkaClient, SimIO
-from tests.simulation.world.oracle import ACTIVATIONS, Claim
+from tests.simulation.world.oracle import ACTIVATIONS
 from tests.simulation.world.pulse import SimPulse
 from tests.simulation.world.runtime import SimRuntime, SimSignal
 from tests.simulation.world.scheduler import Process
+from tests.simulation.world.truth import Belief
 from tests.simulation.world.zookeeper_client import SimZooKeeper
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class SimMachine(PartitionMachine):
         super().__init__(rules, node.channels, cluster=CLUSTER, report_bug=node.report_bug)
         self._node = node
         self._announced = False
-        self._decided: deque[Claim] = deque()
+        self._decided: deque[Belief] = deque()
 
     def lead(self, term: Term, now: int) -> Any:
         self._node.leading[self._partition] = self
@@ -89,10 +90,10 @@ class SimMachine(PartitionMachine):
         writes = super().step(commands, now)
         if writes or self._announced:
             self._announced = False
-            self._decided.append(self._node.world.oracle.claim(self))
+            self._decided.append(self._node.world.oracle.belief(self))
         return writes
 
-    def committed(self) -> Claim | None:
+    def committed(self) -> Belief | None:
         """What the memory was when the transaction that has just committed was decided; None: a mere barrier.
 
         It may be ahead of it by one transaction now.
@@ -116,9 +117,9 @@ class NodeObserver(Observer):
         node = self._node
         machine = node.leading.get(partition)
         if machine is not None and node.process.alive:
-            claim = machine.committed()
-            if claim is not None:
-                node.world.oracle.leader_committed(node.name, partition, claim)
+            belief = machine.committed()
+            if belief is not None:
+                node.world.oracle.leader_committed(node.name, partition, belief)
 
     def note(self, event: str, **fields: Any) -> None:
         node = self._node

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from relevo_engine.core.job import JobState
@@ -21,6 +20,7 @@ from tests.simulation.world.kafka import Kafka, Partition, Record, Txn
 from tests.simulation.world.kafka_client import CLUSTER, COMMANDS, LOG
 from tests.simulation.world.scheduler import Scheduler
 from tests.simulation.world.snapshots import Shelves
+from tests.simulation.world.truth import Belief, PartitionTruth
 
 ACTIVATIONS: Final = f"{CLUSTER}.activations."
 
@@ -56,35 +56,6 @@ class Violation(AssertionError):  # noqa: N818 - named for what happened
 
     def __str__(self) -> str:
         return f"{self.invariant}: {self.detail}"
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """What a leader takes for the state behind one of its events."""
-
-    seq: int
-    """Of that event."""
-    state_hash: str | None = None
-    """None: not one of those that are compared."""
-    without_lease: tuple[str, ...] = ()
-    """Jobs that were started and have no lease."""
-
-
-@dataclass
-class PartitionTruth:
-    """What is known of one partition."""
-
-    fold: Fold
-    machine: PartitionMachine
-    next: int = 0
-    decided_seq: int = 0
-    """Of the last event in a transaction whose commit was decided."""
-    writers: dict[int, str] = field(default_factory=dict)
-    hashes: dict[int, str] = field(default_factory=dict)
-    claimed_hashes: dict[int, tuple[str, str]] = field(default_factory=dict)
-    answered: dict[int, Txn | None] = field(default_factory=dict)
-    """Offsets of commands that events speak of."""
-    txn: Txn | None = None
 
 
 class Oracle:
@@ -239,21 +210,21 @@ class Oracle:
 
     # -- leaders
 
-    def claim(self, machine: PartitionMachine) -> Claim:
+    def belief(self, machine: PartitionMachine) -> Belief:
         """What a leader's memory is after a decision that isn't committed yet."""
         state = machine._machine.state
         seq = state.last_seq
         if not self.samples(seq):
-            return Claim(seq)
+            return Belief(seq)
         leases = machine._machine._leases
-        return Claim(seq, machine.state_hash(), tuple(key for key in state.started if key not in leases))
+        return Belief(seq, machine.state_hash(), tuple(key for key in state.started if key not in leases))
 
-    def leader_committed(self, who: str, number: int, claim: Claim) -> None:
+    def leader_committed(self, who: str, number: int, belief: Belief) -> None:
         """A leader has heard that its transaction committed; its memory must be the log's fold."""
-        if claim.state_hash is not None:
-            self.truths[number].claimed_hashes[claim.seq] = (who, claim.state_hash)
-            self._compare(number, claim.seq)
-        for key in claim.without_lease:
+        if belief.state_hash is not None:
+            self.truths[number].claimed_hashes[belief.seq] = (who, belief.state_hash)
+            self._compare(number, belief.seq)
+        for key in belief.without_lease:
             self.violate("way forward", f"{who}: {key} was started and has no lease")
 
     def _compare(self, number: int, seq: int) -> None:
