@@ -158,16 +158,17 @@ class NodeSettings(ClusterWide, BaseSettings):
         description="Seconds an orderly stop may take; then the process leaves by force.",
     )
     snapshot_events: int = Field(
-        default=100_000,
+        default=5_000,
         ge=1_000,
         le=1_000_000_000,
-        description="Events of a partition after which a snapshot of it is due.",
+        description="Events of a partition after which a snapshot of it is due; where it has more than four"
+        " times as many open jobs, an event for every four of these.",
     )
     snapshot_interval_s: float = Field(
-        default=60.0,
+        default=30.0,
         ge=1.0,
         le=7 * 24 * 3600,
-        description="Seconds between two snapshots of a partition at least.",
+        description="Seconds between two snapshots of a partition at least, and four times as long as one took.",
     )
     log_keep_s: int = Field(
         default=7 * 24 * 3600,

@@ -33,16 +33,22 @@ ITEMS_PER_PIECE: Final = 256
 """About a millisecond's work."""
 KEPT: Final = 2
 """Verified snapshots that are kept."""
+JOBS_PER_EVENT: Final = 4
+"""Replaying an event takes twice as long as loading a job (docs/adr/0013-snapshots.md): with one event for so
+many jobs a start spends a third of its time on the events."""
+REST: Final = 4
+"""So many times as long as a snapshot took nothing is done about the next: a fifth of a core at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotSettings:
     """When snapshots are taken, and what is kept; times in seconds."""
 
-    events: int = 100_000
-    """A snapshot is due after so many events since the last one. A start replays about so many."""
-    interval_s: float = 60.0
-    """But not sooner than this after the last one was begun."""
+    events: int = 5_000
+    """A snapshot is due after so many events since the last one, or one for every four open jobs where that
+    is more. A start replays about so many."""
+    interval_s: float = 30.0
+    """But not sooner than this after the last one was begun, nor within four times as long as it took."""
     log_keep_s: float = 7 * 24 * 3600.0
     """Records of the log are deleted no sooner than this after they were written: others read it too."""
     slice_s: float = 0.003
@@ -106,8 +112,8 @@ class Snapshotter:
         self._checkpoint = checkpoint
         self._phase = _Phase.IDLE
         self._verified: list[Manifest] = []
-        self._last_seq = 0
-        self._not_before = runtime.monotonic()
+        self._last_seq = self._last_count = 0
+        self._began = self._not_before = runtime.monotonic()
         self._task: Task | None = None
         self._stopping = runtime.signal()
         # Set by the thread as its last act, taken by a turn.
@@ -129,7 +135,7 @@ class Snapshotter:
     def loaded(self, manifest: Manifest | None) -> None:
         """The snapshot that the machine was loaded from, which is verified thereby."""
         self._verified = [manifest] if manifest is not None else []
-        self._last_seq = manifest.seq if manifest is not None else 0
+        self._last_seq, self._last_count = (manifest.seq, manifest.count) if manifest is not None else (0, 0)
 
     def turn(self, machine: StateMachine, next_log_offset: int) -> None:
         """A standby's slice: some milliseconds at most.
@@ -180,8 +186,11 @@ class Snapshotter:
             self._slice()
         elif self._phase is _Phase.FINISHING and self._ended():
             self._phase = _Phase.IDLE
+            now = self._runtime.monotonic()
+            self._not_before = max(self._not_before, now + REST * (now - self._began))
         elif self._phase is _Phase.IDLE and self._is_due(machine):
-            self._not_before = self._runtime.monotonic() + self._settings.interval_s
+            self._began = self._runtime.monotonic()
+            self._not_before = self._began + self._settings.interval_s
             self._phase = _Phase.PREPARING
             self._bounds, self._commits = None, None
             self._in_background(self._prepare)
@@ -189,7 +198,8 @@ class Snapshotter:
     def _is_due(self, machine: StateMachine) -> bool:
         # A log that was replaced, or a machine that fell back, has fewer events than the last snapshot.
         events = abs(machine.last_seq - self._last_seq)
-        return events >= self._settings.events and self._runtime.monotonic() >= self._not_before
+        enough = max(self._settings.events, self._last_count // JOBS_PER_EVENT)
+        return events >= enough and self._runtime.monotonic() >= self._not_before
 
     def _prepared(self) -> bool:
         """Whether the thread has found out which log it is; where it failed, the next turn may begin anew."""
@@ -238,7 +248,7 @@ class Snapshotter:
         copy.slice_max_s = max(copy.slice_max_s, self._runtime.monotonic() - began)
         if copy.complete:
             self._copy = None
-            self._last_seq = copy.frozen.seq
+            self._last_seq, self._last_count = copy.frozen.seq, copy.frozen.count
             self._phase = _Phase.FINISHING
             self._in_background(lambda: self._finish(copy))
 

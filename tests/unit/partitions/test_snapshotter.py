@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -148,6 +149,37 @@ def test_a_snapshot_is_taken_after_so_many_events_and_so_much_time() -> None:
     bench.turns()
     assert [each.seq for each in bench.store.manifests] == [EVENTS, 4 * EVENTS]
     assert bench.heard.faults == []
+
+
+def test_a_large_state_waits_for_more_events() -> None:
+    """Each snapshot of a million jobs costs as much as replaying more than a million events."""
+    bench = Bench()
+    bench.one_more()
+    large = replace(bench.store.manifests[0], count=4 * 3 * EVENTS)
+    bench.snapshotter = bench.anew(None)
+    bench.snapshotter.loaded(large)
+    bench.grow(3 * EVENTS - 1)
+    bench.runtime.now += 1_000
+    bench.turns()
+    assert len(bench.store.manifests) == 1
+    bench.grow(1)
+    bench.turns()
+    assert len(bench.store.manifests) == 2
+
+
+def test_one_that_took_long_is_followed_by_a_longer_rest() -> None:
+    bench = Bench()
+    bench.grow()
+    bench.checkpoint = lambda name: bench.runtime.sleep(100.0 if name == "written" else 0.0)
+    bench.turns()
+    bench.checkpoint = lambda name: None
+    took = bench.runtime.now
+    assert took >= 100
+    bench.grow()
+    for after, taken in ((3.9 * took, 1), (4.1 * took, 2)):
+        bench.runtime.now = took + after
+        bench.turns()
+        assert len(bench.store.manifests) == taken, f"{after} s later"
 
 
 def test_two_verified_ones_are_kept_and_the_log_is_trimmed_below_the_older() -> None:
