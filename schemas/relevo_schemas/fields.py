@@ -9,6 +9,7 @@ from typing import Any, Final
 import fastavro
 
 from relevo_schemas.errors import RecordError, RecordFault
+from relevo_schemas.files import parse
 
 Schema = dict[str, Any]
 MARKER: Final = b"\xc3\x01"
@@ -39,7 +40,7 @@ def head(schema: Schema, last: str, *instead: Schema) -> Any:
     *fields, field = schema["fields"]
     if field["name"] != last:
         raise TypeError(f"{schema['name']}: the last field must be {last!r}, not {field['name']!r}")
-    return fastavro.parse_schema({"type": "record", "name": schema["name"], "fields": [*fields, *instead]})
+    return parse({"type": "record", "name": schema["name"], "fields": [*fields, *instead]})
 
 
 def int_names(schema: Schema) -> tuple[str, ...]:

@@ -7,8 +7,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import fastavro
-
 from relevo_schemas.fields import (
     HEADER_LENGTH,
     UNREADABLE,
@@ -22,7 +20,7 @@ from relevo_schemas.fields import (
     unwritable,
     write,
 )
-from relevo_schemas.files import load_current
+from relevo_schemas.files import load_current, parse
 from relevo_schemas.job import JobSpec
 
 # Called with values in the schema's order, which no type checker can follow.
@@ -113,7 +111,7 @@ class JobCarrier:
         prefixed = [{"name": f"job_{field['name']}", "type": field["type"]} for field in carried]
         fields = [*({"name": field["name"], "type": field["type"]} for field in own), *prefixed]
         layout: Schema = {"type": "record", "name": f"{schema['name']}.job", "fields": fields}
-        self.schema: Any = fastavro.parse_schema(layout)
+        self.schema = parse(layout)
         self._ints = int_names(layout)
         self._ends_in_bytes = last == "bytes"
         # A number of Avro's, as the length of bytes is: seven bits a byte, the highest set where more follow.

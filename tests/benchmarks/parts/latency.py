@@ -14,7 +14,7 @@ from relevo.testing.bench.timing import medians
 from tests.benchmarks import servers
 from tests.benchmarks.knobs import SMALL, Knobs
 from tests.benchmarks.parts import each_piece
-from tests.benchmarks.parts.throughput import Subject, until_warm
+from tests.benchmarks.warm import Subject, until_warm
 
 
 def run(knobs: Knobs, found: Callable[[Mapping[str, Any]], None]) -> None:
@@ -35,7 +35,11 @@ def _rates(knobs: Knobs, brokers: int, found: Callable[[Mapping[str, Any]], None
             notes=True,
         ) as crew,
     ):
-        until_warm(knobs, Subject("relevo", lambda: crew.rate(knobs.warm, SMALL).per_s))
+        until_warm(
+            knobs,
+            [server.pid for server in at.kafka_servers],
+            Subject("relevo", lambda: crew.rate(knobs.warm, SMALL).per_s),
+        )
         for rate, seconds, rounds in knobs.latency:
             figures = at_rate(crew, knobs, rate, seconds, rounds)
             section = {f"{rate:g}": figures}

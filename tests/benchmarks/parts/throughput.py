@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
 from relevo.testing.bench.crew import Crew, Load, scratch_name
@@ -21,27 +20,12 @@ from tests.benchmarks.knobs import LARGE, SMALL, Knobs, interleaved
 from tests.benchmarks.limit import Orders, limit_rate
 from tests.benchmarks.parts import each_piece
 from tests.benchmarks.profiling import profiled
+from tests.benchmarks.warm import Subject, until_warm
 
 Found = Callable[[Mapping[str, Any]], None]
 PARTITIONS: Final = (2, 4, 8)
 NODES: Final = (2, 3)
 NODES_PARTITIONS: Final = 4
-WARM_ROUNDS: Final = 6
-WARM_GAIN: Final = 1.05
-"""A round that is so much faster than the best one before says that the next may be faster still."""
-
-
-@dataclass(frozen=True)
-class Subject:
-    """What is measured in turns with others.
-
-    Attributes:
-        name: Of the figure.
-        rate: Measures one run: jobs per second.
-    """
-
-    name: str
-    rate: Callable[[], float]
 
 
 def run(knobs: Knobs, found: Found) -> None:
@@ -81,6 +65,7 @@ def _with_limit(
 
         until_warm(
             knobs,
+            [server.pid for server in at.kafka_servers],
             Subject("relevo", lambda: crew.rate(knobs.warm, size).per_s),
             Subject("limit", lambda: limit(knobs.warm)),
         )
@@ -152,21 +137,6 @@ def _shape(at: LocalBrokers, knobs: Knobs, nodes: int, partitions: int) -> Itera
 
 def _load(kafka: str, name: str, partitions: int, knobs: Knobs, dedup: str = "memory") -> Load:
     return Load(kafka, name, partitions, workers=knobs.workers, concurrency=knobs.concurrency, dedup=dedup)
-
-
-def until_warm(knobs: Knobs, *subjects: Subject) -> None:
-    """Run each until none gets faster by itself, as the brokers' JIT makes it for a while.
-
-    Bounded by `WARM_ROUNDS`. All subjects get the same number of rounds: they share the brokers.
-    """
-    best = {subject.name: 0.0 for subject in subjects}
-    for _ in range(1 if knobs.tiny else WARM_ROUNDS):
-        rates = {subject.name: subject.rate() for subject in subjects}
-        warm = all(rate < best[name] * WARM_GAIN for name, rate in rates.items())
-        best = {name: max(best[name], rate) for name, rate in rates.items()}
-        if warm:
-            break
-    knobs.say("warm: " + ", ".join(f"{name} {rate:,.0f} jobs/s" for name, rate in best.items()))
 
 
 def measured(knobs: Knobs, subjects: list[Subject]) -> dict[str, list[float]]:

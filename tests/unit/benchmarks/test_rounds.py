@@ -12,7 +12,7 @@ from relevo_schemas.codec import encode_json
 from tests.benchmarks import __main__ as front
 from tests.benchmarks import compare, limit
 from tests.benchmarks.knobs import Knobs, interleaved
-from tests.benchmarks.parts import PARTS, PieceError, each_piece, part, throughput
+from tests.benchmarks.parts import PARTS, PieceError, each_piece, part
 from tests.benchmarks.parts.core import parse_count
 from tests.benchmarks.parts.state import bytes_per_job
 from tests.benchmarks.peers.catalog import PEERS
@@ -22,34 +22,6 @@ def test_what_drifts_weighs_on_all_alike() -> None:
     """The one that is always measured last would get the warmest broker, or the busiest machine."""
     turns = list(interleaved("abc", 3))
     assert turns == [(0, "a"), (0, "b"), (0, "c"), (1, "c"), (1, "b"), (1, "a"), (2, "a"), (2, "b"), (2, "c")]
-
-
-@pytest.mark.parametrize(
-    ("rates", "rounds"),
-    [
-        ({"a": [100, 101], "b": [50, 50]}, 2),
-        ({"a": [100, 120, 121], "b": [50, 50, 50]}, 3),
-        ({"a": [100, 100, 100, 100], "b": [10, 50, 80, 80]}, 4),
-        ({"a": [100, 104, 109], "b": [50, 53, 55]}, 3),
-        ({"a": [2**n for n in range(9)], "b": [1] * 9}, throughput.WARM_ROUNDS),
-    ],
-)
-def test_brokers_are_warm_when_nothing_gets_faster(
-    tmp_path: Path, rates: dict[str, list[float]], rounds: int
-) -> None:
-    """The first 100,000 records of a broker go through code that isn't compiled: half the rate."""
-    said: list[str] = []
-    runs = {name: iter([*each, 1.0]) for name, each in rates.items()}
-    counted: list[str] = []
-
-    def run(name: str) -> float:
-        counted.append(name)
-        return next(runs[name])
-
-    subjects = [throughput.Subject(name, lambda name=name: run(name)) for name in rates]  # type: ignore[misc]
-    throughput.until_warm(Knobs(tmp_path, said.append), *subjects)
-    assert [counted.count(name) for name in rates] == [rounds] * 2
-    assert len(said) == 1
 
 
 def test_a_ratio_above_one_is_better_whatever_the_figure() -> None:

@@ -89,7 +89,7 @@ class Core:
         """
         defaults = self._defaults.get(job.type) if self._defaults else None
         job = self._trace.add_to(job)
-        spec = job.spec() if defaults is None else job.spec(defaults)
+        spec = job.spec(defaults)
         return spec.key, encode_command(commands.CreateJob(spec))
 
     def command(self, key: str, command: Command, wait: WaitFor, timeout: float) -> Steps[JobHandle]:

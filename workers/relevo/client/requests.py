@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from relevo.errors import InvalidRequest
 from relevo.names import check_type
@@ -40,6 +40,16 @@ BACKOFF_MAX_S: Final = 300.0
 LEASE_S: Final = 30.0
 
 
+class _Filled(NamedTuple):
+    """What a job gets where its creation doesn't say, checked and as it is sent."""
+
+    priority: int
+    retries: int
+    backoff_ms: int
+    backoff_max_ms: int
+    lease_ms: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobDefaults:
     """What a client gives the jobs of one type where their creation doesn't say; None: the package's default.
@@ -60,20 +70,22 @@ class JobDefaults:
     backoff: float | None = None
     backoff_max: float | None = None
     lease: float | None = None
+    # Worked out once, not for each job.
+    _filled: _Filled = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.priority is not None:
-            check_priority(self.priority)
-        if self.retries is not None:
-            check_retries(self.retries)
-        for name, seconds in (("backoff", self.backoff), ("backoff_max", self.backoff_max)):
-            if seconds is not None:
-                _ms(name, seconds)
-        if self.lease is not None:
-            _ms("lease", self.lease, least_s=LEASE_MIN_S, most_s=LEASE_MAX_S)
+        filled = _Filled(
+            check_priority(PRIORITY if self.priority is None else self.priority),
+            check_retries(RETRIES if self.retries is None else self.retries),
+            _ms("backoff", BACKOFF_S if self.backoff is None else self.backoff),
+            _ms("backoff_max", BACKOFF_MAX_S if self.backoff_max is None else self.backoff_max),
+            _lease_ms(LEASE_S if self.lease is None else self.lease),
+        )
+        object.__setattr__(self, "_filled", filled)  # frozen for everybody else
 
 
-_PLAIN: Final = JobDefaults()
+def _lease_ms(lease: float) -> int:
+    return _ms("lease", lease, least_s=LEASE_MIN_S, most_s=LEASE_MAX_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,11 +122,11 @@ class NewJob:
     correlation_id: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
 
-    def spec(self, defaults: JobDefaults = _PLAIN) -> JobSpec:
+    def spec(self, defaults: JobDefaults | None = None) -> JobSpec:
         """The job as it is sent.
 
         Args:
-            defaults: For what the job itself doesn't say.
+            defaults: For what the job itself doesn't say; None: the package's.
 
         Raises:
             InvalidRequest: Something in it can't be right; the message says what.
@@ -127,19 +139,21 @@ class NewJob:
         run_at = _moment("run_at", self.run_at)
         if self.delay is not None:
             run_at = round(time.time() * 1_000) + _ms("delay", self.delay, most_s=DELAY_MAX_S)
-        backoff_ms = _ms("backoff", _first(self.backoff, defaults.backoff, BACKOFF_S))
-        backoff_max_ms = _ms("backoff_max", _first(self.backoff_max, defaults.backoff_max, BACKOFF_MAX_S))
-        lease = _first(self.lease, defaults.lease, LEASE_S)
+        filled = (_PLAIN if defaults is None else defaults)._filled
+        backoff_ms = filled.backoff_ms if self.backoff is None else _ms("backoff", self.backoff)
+        backoff_max_ms = (
+            filled.backoff_max_ms if self.backoff_max is None else _ms("backoff_max", self.backoff_max)
+        )
         try:
             return job_spec(
                 key=new_key() if self.key is None else check_key(self.key),
                 type=self.type,
                 variables=encode_variables(self.variables),
-                priority=check_priority(_first(self.priority, defaults.priority, PRIORITY)),
-                retries=check_retries(_first(self.retries, defaults.retries, RETRIES)),
+                priority=filled.priority if self.priority is None else check_priority(self.priority),
+                retries=filled.retries if self.retries is None else check_retries(self.retries),
                 backoff_ms=backoff_ms,
                 backoff_max_ms=max(backoff_ms, backoff_max_ms),
-                lease_ms=_ms("lease", lease, least_s=LEASE_MIN_S, most_s=LEASE_MAX_S),
+                lease_ms=filled.lease_ms if self.lease is None else _lease_ms(self.lease),
                 run_at=run_at,
                 expires_at=_moment("expires_at", self.expires_at),
                 correlation_id=self.correlation_id,
@@ -230,10 +244,6 @@ def check_reason(reason: str) -> str:
     return _text("reason", reason, TEXT_MAX)
 
 
-def _first(*given: Any) -> Any:
-    return next(value for value in given if value is not None)
-
-
 def _text(name: str, value: Any, bytes_max: int) -> str:
     if not isinstance(value, str):
         raise InvalidRequest(f"{name} must be text, not {type(value).__name__}")
@@ -302,3 +312,6 @@ def _headers(headers: Mapping[str, str]) -> dict[str, str]:
     if size > HEADERS_BYTES_MAX:
         raise InvalidRequest(f"headers have {size} bytes, {HEADERS_BYTES_MAX} are allowed")
     return dict(headers)
+
+
+_PLAIN: Final = JobDefaults()
