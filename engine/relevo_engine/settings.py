@@ -168,7 +168,7 @@ class NodeSettings(ClusterWide, BaseSettings):
         default=30.0,
         ge=1.0,
         le=7 * 24 * 3600,
-        description="Least seconds between two snapshots of a partition; no less than four times as long as one took.",
+        description="Least seconds between two snapshots of a partition, and four times as long as one took.",
     )
     log_keep_s: int = Field(
         default=7 * 24 * 3600,

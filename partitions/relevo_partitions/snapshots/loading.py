@@ -6,12 +6,13 @@ What doesn't fit is refused with a diagnosis, and never made to fit.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Final
 
 from relevo_partitions.observer import Observer
+from relevo_partitions.pace import AT_ONCE, Pace
 from relevo_partitions.snapshots.ports import LogBounds, Manifest, SnapshotStore
 from relevo_partitions.statemachine import (
     LogDamaged,
@@ -29,6 +30,8 @@ TRIAL_BEFORE: Final = 50
 lost its tail and grew again differs there, though all numbers go on as they should."""
 LARGE: Final = 10_000
 """So many open jobs are worth setting apart."""
+PIECE_BYTES: Final = 16 * 1024
+"""About two hundred jobs, a millisecond's work or two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +45,21 @@ class Loaded:
     """Of the snapshot that it comes from, None where it comes from the log's beginning."""
 
 
-def load(partition: int, machine_factory: MachineFactory, store: SnapshotStore, observer: Observer) -> Loaded:
+def load(
+    partition: int,
+    machine_factory: MachineFactory,
+    store: SnapshotStore,
+    observer: Observer,
+    pace: Pace = AT_ONCE,
+) -> Loaded:
     """Make the machine of a partition; blocks.
+
+    Args:
+        partition: Number of the partition.
+        machine_factory: Makes an empty machine.
+        store: Of snapshots.
+        observer: Told which snapshot was taken, and which were refused.
+        pace: At which to do it.
 
     Raises:
         LogDamaged: No snapshot can be used, and the log doesn't begin at its beginning any more.
@@ -56,7 +72,7 @@ def load(partition: int, machine_factory: MachineFactory, store: SnapshotStore, 
             if manifest.name in tried:
                 continue
             try:
-                loaded = _restored(partition, machine_factory, store, manifest, bounds)
+                loaded = _restored(partition, machine_factory, store, manifest, bounds, pace)
             except SnapshotUnfit as unfit:
                 tried[manifest.name] = str(unfit)
                 observer.note(
@@ -124,11 +140,12 @@ def _restored(
     store: SnapshotStore,
     manifest: Manifest,
     bounds: LogBounds,
+    pace: Pace,
 ) -> Loaded:
     check_fit(manifest, partition, bounds)
     machine = machine_factory(partition)
     with collector_paused():
-        machine.restore(store.read(manifest))
+        machine.restore(pace.through(cut(store.read(manifest))))
     # The content's own hash was compared with what was read; making it anew from the machine takes seconds.
     found = SnapshotFacts(
         machine.last_seq, machine.epoch, machine.position, machine.count, manifest.state_hash
@@ -141,6 +158,13 @@ def _restored(
     # Whoever reads on may look for a barrier that stands among these records.
     machine.reread()
     return Loaded(machine, manifest.log_offset, manifest)
+
+
+def cut(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The same content in pieces of at most `PIECE_BYTES`."""
+    for chunk in chunks:
+        for start in range(0, len(chunk), PIECE_BYTES):
+            yield chunk[start : start + PIECE_BYTES]
 
 
 def _try_on(machine: StateMachine, store: SnapshotStore, manifest: Manifest, bounds: LogBounds) -> None:

@@ -15,8 +15,9 @@ from typing import Final
 
 from relevo_partitions.errors import KafkaUnavailable
 from relevo_partitions.observer import Observer
+from relevo_partitions.pace import Pace
 from relevo_partitions.runtime import THREADS, Runtime, Task
-from relevo_partitions.snapshots.loading import check_facts, check_fit
+from relevo_partitions.snapshots.loading import check_facts, check_fit, cut
 from relevo_partitions.snapshots.ports import Draft, LogBounds, Manifest, SnapshotSink, SnapshotStore
 from relevo_partitions.statemachine import (
     Frozen,
@@ -317,12 +318,10 @@ class Snapshotter:
 
     def _unhurried(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
         """Leaves every other moment to the replica; ends early where that has ended."""
-        for piece in pieces:
+        for piece in Pace(self._runtime).through(cut(pieces)):
             if self._stopping.is_set():
                 return
-            began = self._runtime.monotonic()
             yield piece
-            self._runtime.sleep(self._runtime.monotonic() - began)
 
     def _clear_away(self, oldest: Manifest) -> None:
         """Everything below ``oldest`` has had its day: two that are verified are there."""

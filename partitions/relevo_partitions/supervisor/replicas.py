@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from relevo_partitions.observer import Observer
+from relevo_partitions.pace import Pace
 from relevo_partitions.runtime import Runtime
 from relevo_partitions.settings import HostSettings
 from relevo_partitions.snapshots.loading import load
@@ -43,10 +44,10 @@ class Replicas:
         if self._settings.snapshots is None:
             return from_the_beginning(self.make_machine)
 
-        def from_a_snapshot(partition: int) -> Beginning:
+        def from_a_snapshot(partition: int, pace: Pace) -> Beginning:
             store = post.io.snapshots()
             try:
-                loaded = load(partition, self.make_machine, store, self._observer)
+                loaded = load(partition, self.make_machine, store, self._observer, pace)
             finally:
                 store.close()
             return Beginning(loaded.machine, loaded.log_offset, loaded.manifest)

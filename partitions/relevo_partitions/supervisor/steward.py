@@ -169,6 +169,7 @@ class Steward:
         post.io.keep_warm(WARM_STANDBY if first else 0)
         if standby is not None:
             standby.takes_snapshots = first
+            standby.waited_for = sight.leader is None
 
     def _follow(self, post: Post) -> None:
         standby = self._replicas.standby(post, lambda standby: self._events.put(Standing(standby)))

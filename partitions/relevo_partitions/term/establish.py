@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from relevo_partitions.observer import Observer
+from relevo_partitions.pace import AT_ONCE
 from relevo_partitions.ports import PartitionIO, Reader, Seat, Verdict
 from relevo_partitions.settings import TermSettings
 from relevo_partitions.statemachine import StateMachine, Term
@@ -138,7 +139,7 @@ class Establishing:
 
     def _loaded(self, *, check: bool) -> Replica:
         """A machine made from what is kept, and a reader that goes on from there."""
-        beginning = self._load(self._course.partition)
+        beginning = self._load(self._course.partition, AT_ONCE)
         reader = self._open(self._io.log())
         if check:
             reader.check(beginning.log_offset)  # the topic may have gone: nobody would say so

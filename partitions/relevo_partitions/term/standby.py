@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 from relevo_partitions.errors import KafkaUnavailable
 from relevo_partitions.observer import Observer
+from relevo_partitions.pace import Pace
 from relevo_partitions.ports import PartitionIO, Reader
 from relevo_partitions.runtime import THREADS, Runtime
 from relevo_partitions.settings import StandbySettings
@@ -29,6 +30,10 @@ log: Final = logging.getLogger(__name__)
 AWAITED_WAIT_S: Final = 0.02
 """Longest wait for a record while a takeover waits for this standby to stop."""
 BUSY_WAIT_S: Final = 0.001
+PIECE: Final = 64
+"""So many events are a millisecond's work."""
+UNHURRIED_S: Final = 30.0
+"""After so long it rests no more: with a log that grows nearly as fast as it reads it would never be done."""
 SILENCE_S: Final = 2.0
 """A standby that has never caught up and reads nothing for so long asks whether the topic is there: nobody
 would say so. Not sooner, since it takes a moment until all brokers know of a new one."""
@@ -44,14 +49,14 @@ class Beginning:
     """Of the snapshot that it comes from, None where it comes from the log's beginning."""
 
 
-Load = Callable[[int], Beginning]
-"""Makes the machine of a partition from what is kept of it. May block, and raise `KafkaUnavailable` and
-`LogDamaged`."""
+Load = Callable[[int, Pace], Beginning]
+"""Makes the machine of a partition from what is kept of it, at some pace. May block, and raise
+`KafkaUnavailable` and `LogDamaged`."""
 
 
 def from_the_beginning(make_machine: MachineFactory) -> Load:
     """An empty machine, and the whole log."""
-    return lambda partition: Beginning(make_machine(partition), 0)
+    return lambda partition, _pace: Beginning(make_machine(partition), 0)
 
 
 @dataclass(slots=True)
@@ -121,6 +126,8 @@ class Standby:
         """Records that it has applied."""
         self.position: int | None = None
         """Where the commands go on as far as it has read; they go on no earlier. None before it has begun."""
+        self.waited_for = True
+        """Whether the partition has no leader: until this standby is hot, nobody may be able to take over."""
         self.takes_snapshots = False
         """Whether it is the one that is to begin snapshots; one standby of each partition is enough."""
         self.replica: Replica | None = None
@@ -134,6 +141,8 @@ class Standby:
         self._settings = settings
         self._snapshots = snapshots
         self._now = runtime.monotonic
+        self._pace = Pace(runtime, self._hurries)
+        self._unhurried_until = runtime.monotonic() + UNHURRIED_S
         self._nonce: str | None = None
         self._stopping = runtime.signal()
         self._ended = runtime.signal()
@@ -152,12 +161,16 @@ class Standby:
         """Whether `run` has ended, within ``timeout_s``."""
         return self._ended.wait(timeout_s)
 
+    def _hurries(self) -> bool:
+        """Whether there is no time for those who lead in this process; always once it has caught up."""
+        return self.waited_for or self._nonce is not None or self._now() >= self._unhurried_until
+
     def run(self) -> None:
         """Follow. Never raises."""
         reader: Reader | None = None
         over = TermOver(Ending.STOPPED, "")
         try:
-            beginning = self._load(self.partition)
+            beginning = self._load(self.partition, self._pace)
             reader = self._io.log()
             if not self._stopping.is_set():
                 self._begin(reader, beginning)
@@ -214,6 +227,7 @@ class Standby:
             was_hot = self.hot
             self._weigh(reader, replica.next_offset)
             if self.hot and not was_hot:
+                self._unhurried_until = self._now()
                 set_apart(replica.machine)
             self.held_back.look(reader)
             snapshots = self._snapshots
@@ -230,9 +244,10 @@ class Standby:
 
     def _apply(self, replica: Replica, records: list[Incoming]) -> None:
         events = [record for record in records if not is_barrier(record.value)]
-        if events:
-            replica.machine.replay(events)
-            self.applied += len(events)
+        pieces = (events[start : start + PIECE] for start in range(0, len(events), PIECE))
+        for piece in self._pace.through(pieces):
+            replica.machine.replay(piece)
+            self.applied += len(piece)
 
     def _look_why(self, replica: Replica) -> None:
         replica.reader.check(replica.next_offset)

@@ -38,9 +38,7 @@ def between(*shares: float) -> list[Spent | None]:
 @pytest.mark.parametrize(
     ("shares", "rounds"), [([0.1], 1), ([0.6, 0.5, 0.14], 3), ([0.0], 1), ([0.6, 0.1, 0.6], 2)]
 )
-def test_a_broker_is_warm_when_its_compiler_rests(
-    tmp_path: Path, shares: list[float], rounds: int
-) -> None:
+def test_a_broker_is_warm_when_its_compiler_rests(tmp_path: Path, shares: list[float], rounds: int) -> None:
     """A new one spends most of its time on compiling: half the rate, and not of what is measured."""
     found, said = rounds_of(tmp_path, between(*shares))
     assert found == rounds

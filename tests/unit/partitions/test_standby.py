@@ -10,6 +10,7 @@ import pytest
 
 from relevo_partitions.errors import KafkaUnavailable
 from relevo_partitions.observer import Observer
+from relevo_partitions.pace import AT_ONCE, Pace
 from relevo_partitions.ports import Verdict
 from relevo_partitions.settings import StandbySettings, TermSettings
 from relevo_partitions.snapshots.ports import Manifest
@@ -196,7 +197,7 @@ def test_a_damaged_log_is_not_followed(kafka: FakeKafka, follow: Callable[..., F
 def test_kafka_away_while_loading_ends_it_with_a_reason(
     kafka: FakeKafka, follow: Callable[..., Following]
 ) -> None:
-    def away(partition: int) -> Beginning:
+    def away(partition: int, _pace: Pace) -> Beginning:
         raise KafkaUnavailable(f"no broker for {partition}")
 
     standby = follow(load=away).wait_ended()
@@ -208,7 +209,7 @@ def test_it_begins_where_the_snapshot_ends(kafka: FakeKafka, follow: Callable[..
     events(kafka, 30)
     stand = machine()
     stand.replay(kafka.log[:21])
-    following = follow(load=lambda _: Beginning(stand, 21)).wait_hot()
+    following = follow(load=lambda _number, _pace: Beginning(stand, 21)).wait_hot()
     wait_until(lambda: following.standby.lag == 0, "it lacks nothing")
     assert following.standby.applied == 10
 
@@ -267,7 +268,7 @@ def test_a_term_goes_on_with_the_standbys_machine(kafka: FakeKafka) -> None:
     events(kafka, 20)
     made: list[CounterMachine] = []
 
-    def load(number: int) -> Beginning:
+    def load(number: int, _pace: Pace = AT_ONCE) -> Beginning:
         made.append(machine(number))
         return Beginning(made[-1], 0)
 
@@ -321,7 +322,7 @@ def test_a_standby_that_fails_during_the_takeover_is_replaced_by_the_log(kafka: 
                 raise ZeroDivisionError("a mistake")
             super().replay(records)
 
-    standby = Following(kafka, lambda number: Beginning(Fragile(number, "c"), 0)).wait_hot().standby
+    standby = Following(kafka, lambda number, _pace: Beginning(Fragile(number, "c"), 0)).wait_hot().standby
     kafka.may_commit.clear()
     running = Running(kafka, standby=standby)
     assert kafka.committing.wait(10)

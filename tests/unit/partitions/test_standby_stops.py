@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from relevo_partitions.observer import Observer
+from relevo_partitions.pace import Pace
 from relevo_partitions.settings import StandbySettings
 from relevo_partitions.snapshots.loading import load
 from relevo_partitions.snapshots.snapshotter import SnapshotSettings, Snapshotter
@@ -65,7 +66,7 @@ def run_once(kafka: FakeKafka, store: MemorySnapshots, left: int, how: str) -> S
     def make(number: int) -> CounterMachine:
         return Mortal(number, counter, act)
 
-    def begin(partition: int) -> Beginning:
+    def begin(partition: int, _pace: Pace) -> Beginning:
         loaded = load(partition, make, store, Observer())
         return Beginning(loaded.machine, loaded.log_offset, loaded.manifest)
 
