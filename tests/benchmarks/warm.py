@@ -88,6 +88,7 @@ def until_warm(
         look: Reads what the brokers have spent.
     """
     share, rounds = None, 0
+    rates: dict[str, float] = {}
     while rounds < (1 if knobs.tiny else WARM_ROUNDS):
         before = look(brokers)
         rates = {subject.name: subject.rate() for subject in subjects}

@@ -18,8 +18,9 @@ from relevo_engine.topic_admin import TopicAdmin
 from tests.benchmarks import servers
 from tests.benchmarks.knobs import SMALL, Knobs
 from tests.benchmarks.parts import each_piece
-from tests.benchmarks.parts.throughput import Subject, measured
+from tests.benchmarks.parts.throughput import measured
 from tests.benchmarks.restart import created, fill, overdue_leases, restart, usage, variables
+from tests.benchmarks.warm import Subject
 
 Found = Callable[[Mapping[str, Any]], None]
 PARKED: Final = "parked"
