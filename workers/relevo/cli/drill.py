@@ -42,7 +42,7 @@ _COUNTS = click.Choice(("1", "3"))
 @click.option(
     "--rate",
     type=click.FloatRange(1, 20_000),
-    default=200,
+    default=100,
     show_default=True,
     help="Jobs per second, in all.",
 )
@@ -54,9 +54,9 @@ _COUNTS = click.Choice(("1", "3"))
     "--warm-up",
     "warm_up_s",
     type=click.FloatRange(0),
-    default=30,
+    default=45,
     show_default=True,
-    help="Seconds of work before the first drill, where the brokers are new.",
+    help="Seconds of work, at ten times the rate, before the first drill, where the brokers are new.",
 )
 @click.option(
     "--down-s", type=click.FloatRange(1), default=60, show_default=True, help="Seconds without ZooKeeper."

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _SOAK_PAUSE_S: Final = (10.0, 20.0)
 _SOAK_DOWN_S: Final = 5.0
-_WARM_UP_TIMES: Final = 5
+_WARM_UP_TIMES: Final = 10
 """The load of a warm-up, to that of the drills."""
 _HITS: Final = (Kind.KILL, Kind.FREEZE)
 

@@ -27,7 +27,7 @@ class DrillSettings:
         workers: Worker processes.
         rate: Jobs per second over all partitions.
         seed: Of everything that is left to chance.
-        warm_up_s: How long a started cluster works at five times the rate before the first drill, in seconds.
+        warm_up_s: How long a started cluster works at ten times the rate before the first drill, in seconds.
         down_s: How long ZooKeeper stays away in zookeeper-down, in seconds.
         duration_s: How long a soak takes, in seconds.
         session_timeout_s: The nodes' ZooKeeper session, in seconds.
@@ -50,9 +50,9 @@ class DrillSettings:
     nodes: int = 3
     partitions: int = 4
     workers: int = 2
-    rate: float = 200.0
+    rate: float = 100.0
     seed: int = 1
-    warm_up_s: float = 30.0
+    warm_up_s: float = 45.0
     down_s: float = 60.0
     duration_s: float = 600.0
     session_timeout_s: float = 2.0
