@@ -63,11 +63,11 @@ def _with_limit(
         def limit(jobs: int = knobs.jobs) -> float:
             return limit_rate(Orders(at.kafka, f"{name}limit{next(runs)}", jobs, size), folder)
 
+        limit(knobs.warm)
         until_warm(
             knobs,
             [server.pid for server in at.kafka_servers],
             Subject("relevo", lambda: crew.rate(knobs.warm, size).per_s),
-            Subject("limit", lambda: limit(knobs.warm)),
         )
         if profile:
             stack.enter_context(profiled({"leader": cluster.nodes[0].pid, **crew.pids}, knobs))
