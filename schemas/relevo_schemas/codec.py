@@ -33,6 +33,7 @@ from relevo_schemas.fields import (
     head,
     int_array_names,
     int_names,
+    int_test,
     read,
     unwritable,
     write,
@@ -90,7 +91,7 @@ class _Kind:
 
     __slots__ = (
         "carried", "carries_job", "cls", "fields_of", "has_arrays", "head", "int_arrays", "ints", "item",
-        "item_fields_of", "item_ints", "name", "names", "prefix", "schema",
+        "item_fields_of", "item_ints", "keeps_to_ints", "name", "names", "prefix", "schema",
     )  # fmt: skip
 
     def __init__(self, cls: type[Record], schema: Schema) -> None:
@@ -106,6 +107,7 @@ class _Kind:
         self.names = cls.FIELDS[:-1] if self.carries_job else cls.FIELDS
         self.fields_of = _datum_of(self.names)
         self.ints = int_names(self.head)
+        self.keeps_to_ints = int_test(self.head)
         self.item = _ITEMS.get(cls)
         if self.item is not None:
             self.item_fields_of = _datum_of(self.item.FIELDS)
@@ -125,7 +127,8 @@ class _Kind:
 
     def make(self, datum: dict[str, Any], *job: JobSpec) -> Any:
         """The record of a datum as fastavro gives it, without the job, and the job where it carries one."""
-        self.check(datum)
+        if self.has_arrays or not self.keeps_to_ints(datum):
+            self.check(datum)
         if self.has_arrays:
             for name in self.int_arrays:
                 datum[name] = tuple(datum[name])

@@ -16,6 +16,7 @@ from relevo_schemas.fields import (
     damaged,
     head,
     int_names,
+    int_test,
     read,
     unwritable,
     write,
@@ -99,7 +100,7 @@ class JobCarrier:
         schema: Of the record's own fields.
     """
 
-    __slots__ = ("_ends_in_bytes", "_ints", "_own_end", "count", "schema")
+    __slots__ = ("_ends_in_bytes", "_ints", "_keeps_to_ints", "_own_end", "count", "schema")
 
     def __init__(self, schema: Schema) -> None:
         own, carried = schema["fields"], _JOB_HEAD["fields"]
@@ -113,6 +114,7 @@ class JobCarrier:
         layout: Schema = {"type": "record", "name": f"{schema['name']}.job", "fields": fields}
         self.schema = parse(layout)
         self._ints = int_names(layout)
+        self._keeps_to_ints = int_test(layout)
         self._ends_in_bytes = last == "bytes"
         # A number of Avro's, as the length of bytes is: seven bits a byte, the highest set where more follow.
         self._own_end = re.compile(rb"(?:[\x80-\xff]*+[\x00-\x7f]){%d}" % self.count).match
@@ -120,7 +122,8 @@ class JobCarrier:
     def values(self, stream: io.BytesIO, value: bytes) -> tuple[Sequence[Any], JobSpec]:
         """The record's own fields, and its job; ``stream`` stands behind the header of ``value``."""
         datum = read(stream, self.schema)
-        check_ints(datum, self._ints)
+        if not self._keeps_to_ints(datum):
+            check_ints(datum, self._ints)
         *values, length = datum.values()
         variables_at = stream.tell()
         _check_variables(length, variables_at, value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from typing import Any
 
 import fastavro
@@ -195,6 +196,39 @@ def test_each_fault_has_its_name() -> None:
 def test_numbers_that_lie_are_damage(body: bytes) -> None:
     """A length from a damaged record must cost neither memory nor time."""
     assert read_or_refuse(MARKER + fingerprint(SCHEMAS[cmd.StartJobs]) + body) is RecordFault.DAMAGED
+
+
+def _ints(schema: Any) -> list[str]:
+    return [each["name"] for each in schema["fields"] if each["type"] in ("int", ["null", "int"])]
+
+
+@pytest.mark.parametrize(
+    ("kind", "within", "name"),
+    [
+        *((kind, "", name) for kind, record in SAMPLES.items() for name in _ints(SCHEMAS[type(record)])),
+        *(
+            (kind, "job", name)
+            for kind, record in SAMPLES.items()
+            if hasattr(record, "job")
+            for name in _ints(load_current("JobSpec"))
+        ),
+    ],
+)
+def test_every_int_is_held_to_32_bits(kind: str, within: str, name: str) -> None:
+    """Fastavro reads longer ones; who else reads the log refuses them, and with them all that follows."""
+    record = SAMPLES[kind]
+    schema, value = SCHEMAS[type(record)], encode(record)
+    datum: Any = fastavro.schemaless_reader(io.BytesIO(value[HEADER_LENGTH:]), schema, None)
+    form = fastavro.schema.to_parsing_canonical_form(schema)
+    longer = json.loads(form.replace('"int"', '"long"'))  # the same bytes, for numbers that have them
+    for number in (-(1 << 31) - 1, -(1 << 31), (1 << 31) - 1, 1 << 31):
+        (datum[within] if within else datum)[name] = number
+        stream = io.BytesIO()
+        fastavro.schemaless_writer(stream, longer, datum)
+        fits = -(1 << 31) <= number < 1 << 31
+        assert read_or_refuse(value[:HEADER_LENGTH] + stream.getvalue()) is (
+            None if fits else RecordFault.DAMAGED
+        )
 
 
 def test_the_job_must_end_where_the_record_ends() -> None:
