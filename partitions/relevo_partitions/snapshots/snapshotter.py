@@ -190,8 +190,7 @@ class Snapshotter:
             now = self._runtime.monotonic()
             self._not_before = max(self._not_before, now + REST * (now - self._began))
         elif self._phase is _Phase.IDLE and self._is_due(machine):
-            self._began = self._runtime.monotonic()
-            self._not_before = self._began + self._settings.interval_s
+            self._not_before = self._runtime.monotonic() + self._settings.interval_s
             self._phase = _Phase.PREPARING
             self._bounds, self._commits = None, None
             self._in_background(self._prepare)
@@ -217,7 +216,7 @@ class Snapshotter:
         bounds = self._bounds
         if bounds is None:
             return
-        began = self._runtime.monotonic()
+        began = self._began = self._runtime.monotonic()
         frozen = machine.freeze()
         sink = self._store.begin(frozen.seq)
         took = self._runtime.monotonic() - began

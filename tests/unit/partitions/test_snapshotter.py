@@ -182,6 +182,27 @@ def test_one_that_took_long_is_followed_by_a_longer_rest() -> None:
         assert len(bench.store.manifests) == taken, f"{after} s later"
 
 
+def test_a_lone_leader_that_waited_for_work_need_not_rest_for_it() -> None:
+    """One that had nothing to do for a night would take no snapshot for four days."""
+    bench = Bench()
+
+    def turns(commits: int) -> None:
+        for _ in range(20):
+            bench.snapshotter.turn_leading(bench.live, commits)
+            bench.runtime.run_threads()
+
+    bench.grow()
+    turns(1)
+    bench.runtime.now += 40_000
+    turns(2)
+    assert len(bench.store.manifests) == 1
+    bench.grow()
+    bench.runtime.now += 60
+    turns(3)
+    turns(4)
+    assert len(bench.store.manifests) == 2
+
+
 def test_two_verified_ones_are_kept_and_the_log_is_trimmed_below_the_older() -> None:
     bench = Bench()
     for taken in range(1, 5):
