@@ -54,6 +54,9 @@ def load(
 ) -> Loaded:
     """Make the machine of a partition; blocks.
 
+    Another node may trim the log meanwhile, behind a newer snapshot than those that were looked at: then
+    nothing that was found out holds, and all of it is done again.
+
     Args:
         partition: Number of the partition.
         machine_factory: Makes an empty machine.
@@ -65,6 +68,29 @@ def load(
         LogDamaged: No snapshot can be used, and the log doesn't begin at its beginning any more.
         KafkaUnavailable: Kafka doesn't answer.
     """
+    while True:
+        try:
+            return _load(partition, machine_factory, store, observer, pace)
+        except _Trimmed:
+            continue
+
+
+class _Trimmed(Exception):  # noqa: N818 - named for what happened
+    """The log doesn't begin any more where it did when its bounds were asked for."""
+
+
+def _check_not_trimmed(store: SnapshotStore, bounds: LogBounds) -> None:
+    if store.log_bounds().begin != bounds.begin:
+        raise _Trimmed
+
+
+def _load(
+    partition: int,
+    machine_factory: MachineFactory,
+    store: SnapshotStore,
+    observer: Observer,
+    pace: Pace,
+) -> Loaded:
     bounds = store.log_bounds()
     tried: dict[str, str] = {}
     for thorough in (False, True):
@@ -74,6 +100,7 @@ def load(
             try:
                 loaded = _restored(partition, machine_factory, store, manifest, bounds, pace)
             except SnapshotUnfit as unfit:
+                _check_not_trimmed(store, bounds)
                 tried[manifest.name] = str(unfit)
                 observer.note(
                     "snapshot_refused", partition=partition, snapshot=manifest.name, reason=str(unfit)
@@ -90,6 +117,7 @@ def load(
                 log_offset=manifest.log_offset,
             )
             return loaded
+    _check_not_trimmed(store, bounds)
     if bounds.begin > 0:
         snapshots = "; ".join(f"snapshot {name}: {why}" for name, why in tried.items()) or "there is none"
         raise LogDamaged(

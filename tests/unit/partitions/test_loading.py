@@ -143,6 +143,27 @@ def test_where_none_can_be_used_and_the_log_was_trimmed_the_error_says_what_was_
         load(0, make, bench.store, Observer())
 
 
+@pytest.mark.parametrize("looked", [1, 2])
+def test_a_log_that_is_trimmed_meanwhile_is_looked_at_anew(looked: int) -> None:
+    """What another node verified and trimmed would pass for damage, and this one would keep out."""
+    bench = bench_with(looked)
+    before, read = bench.log.begin, iter([True])
+
+    def trimmed() -> None:
+        bench.store.on_read = lambda: None
+        if next(read, False):
+            bench.one_more()
+            bench.one_more()
+
+    bench.store.on_read = trimmed
+    heard = Heard()
+    loaded = load(0, make, bench.store, heard)
+    assert bench.log.begin > before
+    assert loaded.manifest == bench.store.manifests[-1]
+    assert refusals(heard) == []
+    bench.check_recovery()
+
+
 def test_kafka_that_is_away_is_not_taken_for_damage() -> None:
     bench = bench_with(3)
     bench.store.failing = {"read"}
