@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable
-from types import FrameType
 from typing import Any, Final, TypeVar
 
 from relevo_engine import logs
@@ -28,6 +26,7 @@ from relevo_engine.errors import (
 from relevo_engine.machine import PartitionMachine
 from relevo_engine.metrics import NodeMetrics
 from relevo_engine.settings import NodeSettings, unknown_variables
+from relevo_engine.stop_signals import StopSignals
 from relevo_engine.topic_admin import TopicAdmin, require_safe
 from relevo_engine.types import TypeDirectory
 from relevo_partitions.errors import ConfigMismatch, NodeIdTaken, ZooKeeperUnavailable
@@ -255,16 +254,17 @@ def run(settings: NodeSettings) -> None:
     log = logs.get("node").bind(node=settings.node_id, cluster=settings.cluster)
     for name in unknown_variables(os.environ):
         log.warning("unknown environment variable", variable=name)
-    stopping = threading.Event()
-    _install_signals(stopping, log)
-    node = Node(settings, stopping)
+    with StopSignals() as stop:
+        _run(settings, stop, log)
+
+
+def _run(settings: NodeSettings, stop: StopSignals, log: Any) -> None:
+    node = Node(settings, stop.asked)
     failure: list[BaseException] = []
-    starter = threading.Thread(
-        target=_start, args=(node, failure, stopping), name="relevo-start", daemon=True
-    )
+    starter = threading.Thread(target=_start, args=(node, failure, stop), name="relevo-start", daemon=True)
     starter.start()
-    _announce_when_ready(node, stopping)
-    stopping.wait()
+    _announce_when_ready(node, stop)
+    stop.wait()
     force = threading.Timer(settings.stop_timeout_s + _FORCE_MARGIN_S, _leave_by_force, args=(log,))
     force.daemon = True
     force.start()
@@ -279,7 +279,7 @@ def run(settings: NodeSettings) -> None:
     log.info("stopped")
 
 
-def _start(node: Node, failure: list[BaseException], stopping: threading.Event) -> None:
+def _start(node: Node, failure: list[BaseException], stop: StopSignals) -> None:
     """The starter's thread: the main one stays free for signals."""
     try:
         node.start()
@@ -287,11 +287,11 @@ def _start(node: Node, failure: list[BaseException], stopping: threading.Event) 
         return
     except BaseException as error:
         failure.append(error)
-        stopping.set()
+        stop.ask()
 
 
-def _announce_when_ready(node: Node, stopping: threading.Event) -> None:
-    while not stopping.wait(_READY_POLL_S):
+def _announce_when_ready(node: Node, stop: StopSignals) -> None:
+    while not stop.wait(_READY_POLL_S):
         if not node.backend.not_ready():
             settings = node.settings
             sys.stdout.write(
@@ -300,16 +300,6 @@ def _announce_when_ready(node: Node, stopping: threading.Event) -> None:
             )
             sys.stdout.flush()
             return
-
-
-def _install_signals(stopping: threading.Event, log: Any) -> None:
-    def handle(number: int, _frame: FrameType | None) -> None:
-        if stopping.is_set():
-            os._exit(128 + number)
-        stopping.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, handle)
 
 
 def _leave_by_force(log: Any) -> None:
