@@ -29,7 +29,7 @@ print("ended", flush=True)
 
 
 def test_a_signal_that_another_thread_gets_wakes_the_main_one() -> None:
-    """The same as one that comes just before the main thread falls asleep: the node would be deaf to SIGTERM."""
+    """As one that comes just before the main thread falls asleep: the node would be deaf to SIGTERM."""
     with subprocess.Popen(
         [sys.executable, "-c", _START], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
