@@ -9,20 +9,24 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 
 import pytest
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined] # its stubs re-export silently
 from confluent_kafka.cimpl import NewTopic
 
 from relevo_partitions.kafka import writer as writing
 from relevo_partitions.kafka.connection import Connection
 from relevo_partitions.kafka.fence import ProducerPool, fence
-from relevo_partitions.kafka.writer import TransactionalWriter
+from relevo_partitions.kafka.writer import DROPPED_STRAY, TransactionalWriter
 from relevo_partitions.outcomes import Aborted, Committed, Outcome, Unclear
 from relevo_partitions.statemachine import Write
 from tests.support.brokers import unique_cluster_name
 from tests.support.counter_cluster import read_all
 from tests.support.kafka_frames import Api, Fate, FrameProxy, Rule, brokers_behind_frames
+from tests.support.waiting import wait_until
 
 PARTITIONS = 2
+STRAYS = [Fate.HOLD_AND_CUT, Fate.HOLD_AND_CUT_OTHERS]
+"""With all but the coordinator's gone, librdkafka closes that connection too, and doesn't log it."""
 
 
 class Bench:
@@ -32,8 +36,8 @@ class Bench:
         self.kafka, self.proxy, self.name = kafka, proxy, name
         self.log, self.other, self.missing = f"{name}.log", f"{name}.other", f"{name}.missing"
         self.at: Callable[[str], None] = lambda _point: None
-        admin = AdminClient({"bootstrap.servers": kafka})
-        for made in admin.create_topics(
+        self._admin = AdminClient({"bootstrap.servers": kafka})
+        for made in self._admin.create_topics(
             [NewTopic(t, PARTITIONS, 1) for t in (self.log, self.other)]
         ).values():
             made.result(30)
@@ -52,6 +56,15 @@ class Bench:
             for topic in (self.log, self.other)
             for partition in range(PARTITIONS)
         ]
+
+    def end(self) -> int:
+        """Ends of all partitions, added up: records of an open transaction stand below them."""
+        latest = {
+            TopicPartition(topic, partition): OffsetSpec.latest()  # type: ignore[no-untyped-call]
+            for topic in (self.log, self.other)
+            for partition in range(PARTITIONS)
+        }
+        return sum(found.result(10).offset for found in self._admin.list_offsets(latest).values())
 
     def records(self) -> dict[int, int]:
         """How many committed records of each batch there are."""
@@ -94,11 +107,13 @@ def first(api: Api, fate: Fate) -> Rule:
 def in_the_middle(bench: Bench, act: Callable[[], None]) -> list[bytes]:
     """Let ``act`` happen once a part of the next transaction's records stands in Kafka."""
     seen: list[bytes] = []
+    before = bench.end()
 
     def rule(api: int, frame: bytes) -> Fate:
         if api == Api.PRODUCE:
             seen.append(frame[:8])
             if len(seen) == 3:
+                wait_until(lambda: bench.end() > before, "a part of the transaction stands in Kafka")
                 act()
         return Fate.PASS
 
@@ -107,14 +122,15 @@ def in_the_middle(bench: Bench, act: Callable[[], None]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("ending", ["commit", "abort"])
-def test_a_stray_end_of_a_transaction_does_not_end_the_next(bench: Bench, ending: str) -> None:
+@pytest.mark.parametrize("fate", STRAYS, ids=lambda fate: fate.name)
+def test_a_stray_end_of_a_transaction_does_not_end_the_next(bench: Bench, ending: str, fate: Fate) -> None:
     """The client sends it again over a new connection and goes on; the first one comes out of a queue later.
 
     The brokers can't tell the transactions of a producer apart: half a transaction would be committed.
     """
     writer = bench.writer()
     assert isinstance(writer.commit(bench.batch(1)), Committed)
-    bench.proxy.rule = first(Api.END_TXN, Fate.HOLD_AND_CUT)
+    bench.proxy.rule = first(Api.END_TXN, fate)
     held = bench.proxy.held
     if ending == "commit":
         assert isinstance(writer.commit(bench.batch(2)), Committed)
@@ -123,9 +139,12 @@ def test_a_stray_end_of_a_transaction_does_not_end_the_next(bench: Bench, ending
         assert isinstance(outcome, Aborted)
     assert bench.proxy.held == held + 1
 
+    halves: list[int] = []
+
     def strayed() -> None:
         bench.proxy.release()
         time.sleep(0.3)  # nobody is told when the broker has got it
+        halves.append(bench.records().get(3, 0))
 
     sent = in_the_middle(bench, strayed)
     big = bench.batch(3, size=2, padding=500_000)
@@ -134,12 +153,13 @@ def test_a_stray_end_of_a_transaction_does_not_end_the_next(bench: Bench, ending
         writer = bench.writer()
         assert isinstance(writer.commit(big), Committed)
     assert len(sent) >= 3, "the batch wasn't sent in parts"
+    assert halves == [0], "half a transaction was committed"
     assert isinstance(writer.commit(bench.batch(4)), Committed)
     whole = {1: 80, 3: 8, 4: 80}
     assert bench.records() == (whole | {2: 80} if ending == "commit" else whole)
 
 
-@pytest.mark.parametrize("fate", [Fate.LOSE, Fate.LOSE_REPLY, Fate.HOLD_AND_CUT], ids=lambda fate: fate.name)
+@pytest.mark.parametrize("fate", [Fate.LOSE, Fate.LOSE_REPLY, *STRAYS], ids=lambda fate: fate.name)
 def test_a_broken_connection_to_the_coordinator_is_noticed(bench: Bench, fate: Fate) -> None:
     """The client tells nobody: it sends the commit again, and a producer with strays would be used on."""
     writer = bench.writer()
@@ -148,7 +168,7 @@ def test_a_broken_connection_to_the_coordinator_is_noticed(bench: Bench, fate: F
     assert isinstance(writer.commit(bench.batch(2)), Committed)
     refused = writer.commit(bench.batch(3))
     assert not isinstance(refused, Committed)
-    assert "coordinator broke" in refused.reason
+    assert refused == Unclear(DROPPED_STRAY)
     assert bench.records() == {1: 80, 2: 80}
     assert isinstance(bench.writer().commit(bench.batch(4)), Committed)
 

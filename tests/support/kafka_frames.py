@@ -38,6 +38,8 @@ class Fate(Enum):
     """It, and what follows on its connection, waits in the network until `FrameProxy.release`."""
     HOLD_AND_CUT = auto()
     """The client's connection breaks; the request is still on its way, and arrives with the release."""
+    HOLD_AND_CUT_OTHERS = auto()
+    """All other connections break; the request is still on its way, and arrives with the release."""
     LOSE = auto()
     """The client's connection breaks, and the request with it."""
     LOSE_REPLY = auto()
@@ -92,10 +94,10 @@ class FrameProxy:
         host, _, port = target.rpartition(":")
         self._target = (host, int(port))
 
-    def cut(self) -> None:
-        """Break the connections of all clients; what is held arrives later all the same."""
+    def cut(self, but: socket.socket | None = None) -> None:
+        """Break the connections of all clients ``but`` one; what is held arrives later all the same."""
         with self._changed:
-            for client in self._clients:
+            for client in self._clients - {but}:
                 _hang_up(client)
 
     def release(self) -> None:
@@ -139,7 +141,9 @@ class FrameProxy:
                 fate = self.rule(api, frame)
                 if fate in (Fate.LOSE, Fate.HOLD_AND_CUT):
                     _hang_up(client)
-                if fate in (Fate.HOLD, Fate.HOLD_AND_CUT):
+                if fate is Fate.HOLD_AND_CUT_OTHERS:
+                    self.cut(but=client)
+                if fate in (Fate.HOLD, Fate.HOLD_AND_CUT, Fate.HOLD_AND_CUT_OTHERS):
                     self._wait()
                 if fate is not Fate.LOSE:
                     if fate is Fate.LOSE_REPLY:

@@ -136,8 +136,8 @@ class Faults:
     def __init__(self) -> None:
         self.last = ""
         self.fatal: KafkaError | None = None
-        self.coordinator_lost = False
-        """Whether a connection to the coordinator of transactions has broken since this client was made."""
+        self.connection_lost = False
+        """Whether a connection that may have carried requests has broken since this client was made."""
 
     def heard(self, error: KafkaError) -> None:
         """Librdkafka's error callback; must not raise."""
@@ -150,10 +150,12 @@ class Faults:
         """Hear a log line of librdkafka; must not raise.
 
         It reconnects by itself and reports no error: a line of level 6 is all that is to be heard of a broken
-        connection. An attempt to connect that failed carried no request.
+        connection. Not always of the one in question: where every broker seems gone, it closes the
+        connection to the coordinator of transactions itself, and of that says nothing above level 7. So the
+        line of any other counts as well. An attempt to connect that failed carried no request.
         """
-        if line.startswith("FAIL ") and "TxnCoordinator" in line and "in state CONNECT" not in line:
-            self.coordinator_lost = True
+        if line.startswith("FAIL ") and "in state CONNECT" not in line:
+            self.connection_lost = True
 
 
 def _without_prefix(text: str) -> str:

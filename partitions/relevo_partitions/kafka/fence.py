@@ -175,6 +175,8 @@ def fence(pool: ProducerPool, cancelled: Callable[[], bool], *, throw_away: bool
         error = _initialise(producer, slice_s, min(time.monotonic() + answer_s, deadline), cancelled)
         if error is None:
             pool.keep(0)
+            _serve(producer)
+            faults.connection_lost = False  # none that broke before has carried a part of a transaction
             return producer, faults
         _serve(producer)
         drop_in_background(producer)

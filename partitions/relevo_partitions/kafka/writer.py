@@ -29,7 +29,7 @@ SLICE_MAX: Final = 5_000
 until it returns."""
 
 DROPPED_STRAY: Final = (
-    "the producer was dropped: its connection to the coordinator broke, and what it sent may still arrive"
+    "the producer was dropped: a connection of its broke, and what was sent over it may still arrive"
 )
 
 _Batches = dict[tuple[str, int], list[dict[str, Any]]]
@@ -131,7 +131,7 @@ class TransactionalWriter:
         """
         with contextlib.suppress(KafkaException, SystemError):
             producer.poll(0)  # serves log lines
-        return self._faults.coordinator_lost
+        return self._faults.connection_lost
 
     def _transact(self, producer: Producer, batches: _Batches) -> Outcome | None:
         """None where the transaction committed."""
