@@ -111,13 +111,12 @@ class _Runnable:
             StoreUnsafe: The dedup store would forget claims.
             RelevoError: The worker can't go on; the message says why.
         """
-        stopping = self._stopping
-        at_once = threading.Event()
+        signals = 0
 
         def on_signal(number: int, frame: FrameType | None) -> None:
-            if stopping.is_set():
-                at_once.set()
-            stopping.set()
+            # No event is set: this thread may be inside of its lock right now, and would wait for itself.
+            nonlocal signals
+            signals += 1
 
         in_main = threading.current_thread() is threading.main_thread()
         before = (
@@ -127,13 +126,14 @@ class _Runnable:
         )
         try:
             self.start()
-            while not stopping.wait(_WAKE_S) and self._workers.alive:
+            while not self._stopping.wait(_WAKE_S) and not signals and self._workers.alive:
                 pass
+            self._stopping.set()
             ending = threading.Thread(target=self.stop, args=(drain,), name="relevo-stop", daemon=True)
             ending.start()
-            while ending.is_alive() and not at_once.is_set():
+            while ending.is_alive() and signals < 2:
                 ending.join(_WAKE_S)
-            if at_once.is_set():
+            if signals > 1:
                 _log.warning("ended at once; jobs that were running are delivered again")
         finally:
             for number, handler in before.items():
