@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -74,6 +74,18 @@ WHERE key = %s AND token = %s AND NOT done
 """
 
 
+def _is_whole(given: Mapping[str, Any]) -> bool:
+    """Whether an address was read as it was meant.
+
+    libpq ends user and password at the first ``/``, and the host begins behind the first ``@``: a password
+    with one of them turns up as the port, the host or the database, where it would be shown.
+    """
+    ports = str(given.get("port") or "").split(",")
+    return all(not port or port.isdigit() for port in ports) and not any(
+        "@" in str(given.get(name) or "") for name in ("host", "dbname")
+    )
+
+
 class PostgresBackend:
     """`relevo.dedup.sql_rows.Backend` on PostgreSQL.
 
@@ -129,6 +141,12 @@ class PostgresBackend:
             raise ConfigurationError(
                 "the address of PostgreSQL can't be read: expected postgresql://user:password@host:port/db"
             ) from None
+        if "://" in url and not _is_whole(given):
+            raise ConfigurationError(
+                "the address of PostgreSQL can't be read: in a user name or password, characters as / and @ "
+                "are to be percent-encoded (urllib.parse.quote(password, safe='')), as in "
+                "postgresql://me:a%2Fb@host/db"
+            )
         secrets = [str(given[name]) for name in ("password", "sslpassword") if given.get(name)]
         # A worker that has vanished, and a server that has, are noticed within half a minute.
         usual = {"connect_timeout": max(2, math.ceil(timeout)), "application_name": "relevo"}
