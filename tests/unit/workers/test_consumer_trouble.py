@@ -311,3 +311,17 @@ def test_a_topic_made_anew_while_paused_leaves_no_partition_asleep() -> None:
     reading.turn()
     assert reading.kafka.paused == set()
     assert {(owned.topic, owned.partition) for owned in reading.tracker.owned()} == {(TOPIC, 0), (TOPIC, 1)}
+
+
+def test_what_was_read_before_its_topic_was_made_anew_says_nothing_of_the_new_one() -> None:
+    """In one batch: with the old offsets as the new topic's, its jobs would be passed over, and committed."""
+    reading = Reading(hold=True)
+    reading.assign(498)
+    batches: list[list[Read]] = [[Read(0, 499), Trouble(KafkaError.OFFSET_OUT_OF_RANGE)]]
+    reading.kafka.consume = lambda *_: batches.pop() if batches else []  # type: ignore[method-assign]
+    reading.turn(Read(0, 498))
+    reading.turn(Read(0, 0))
+    assert reading.seen == [498, 499, 0]
+    reading.tracker.finish(reading.held)
+    reading.turn()
+    assert reading.kafka.asked == [(0, 0), (0, 1)]

@@ -181,12 +181,15 @@ class ActivationConsumer:
         return self._backpressure.free
 
     def _take(self, batch: list[Message]) -> None:
-        messages = []
+        messages: list[Message] = []
         for message in batch:
             error = message.error()
             if error is None:
                 messages.append(message)
             elif error.code() in GONE:
+                # What was read before it belongs to what was there before, and its offsets too.
+                self._note(messages)
+                messages = []
                 self._backpressure.assigned(
                     self._consumer, begin_anew(self._consumer, self._tracker, message)
                 )
@@ -194,6 +197,12 @@ class ActivationConsumer:
                 self._give_up(error)
             elif error.code() != KafkaError._PARTITION_EOF:
                 _log.warning("reading %s: %s", self._topic, error.str())
+        self._note(messages)
+
+    def _note(self, messages: list[Message]) -> None:
+        """Begin what was read, and hand it on."""
+        if not messages:
+            return
         places = [_place(each) for each in messages]
         entries = self._tracker.begin(places)
         if None in entries:
