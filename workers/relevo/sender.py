@@ -212,6 +212,7 @@ class Sender:
     def room(self) -> Future[None]:
         """Done as soon as the full queue has got shorter."""
         future: Future[None] = Future()
+        future.set_running_or_notify_cancel()  # who waits may be cancelled; that must not meet `set_result`
         with self._lock:
             self._room.append(future)
         return future
@@ -266,8 +267,7 @@ class Sender:
             with self._lock:
                 waiting, self._room = self._room, deque()
             for future in waiting:
-                if not future.done():
-                    future.set_result(None)
+                future.set_result(None)
 
     def close(self, timeout: float = 10.0) -> int:
         """Deliver what is queued, for ``timeout`` seconds at most; returns how many records were not.
