@@ -190,23 +190,25 @@ class SlowStore(relevo.MemoryDedupStore):
 def test_a_store_that_takes_two_seconds_for_each_call_costs_time_only(
     brokers: Brokers, cluster_name: str
 ) -> None:
-    """It must neither hold up reading, nor let leases run out that are longer than its calls."""
+    """It must neither hold up reading, nor let leases run out that a round of its calls outlasts."""
     app = relevo.WorkerApp(brokers.kafka, cluster_name, dedup=SlowStore())
     ran: list[str] = []
     long_enough = threading.Event()
 
-    @app.job("slow")
     def handle(job: relevo.Job) -> str:
         ran.append(job.key)
         long_enough.wait(5.0)
         return job.key
 
+    kinds = [f"slow-{number}" for number in range(5)]
+    for kind in kinds:
+        app.job(kind)(handle)
     with (
-        EngineThread(brokers.kafka, cluster_name, 1, ["slow"]),
+        EngineThread(brokers.kafka, cluster_name, 1, kinds),
         relevo.Client(brokers.kafka, cluster_name) as client,
         app,
     ):
-        jobs = [client.create("slow", lease=4.0) for _ in range(5)]
+        jobs = [client.create(kind, lease=2.0) for kind in kinds]
         wait_until(lambda: len(ran) == 5, "all of them run", timeout_s=60)
         wait_until(lambda: app.stats.extended >= 5, "their leases are renewed meanwhile", timeout_s=60)
         assert [client.await_result(job, timeout=60).value for job in jobs] == [job.key for job in jobs]

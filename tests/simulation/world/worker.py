@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from relevo.consumer.offsets import OffsetTracker, Ownership
 from relevo.stats import WorkerStats
+from relevo.worker.claim_keeper import ClaimKeeper
 from relevo.worker.gate import Gate
 from relevo.worker.item import Item
+from relevo.worker.keeper_thread import Keeper
 from relevo.worker.leases import LeaseKeeper
 from relevo.worker.outcomes import Completed, Errored, Failed
 from relevo.worker.slot_reports import SlotReports
@@ -141,25 +143,31 @@ class SimWorker:
         inbox: Any = SimMailbox(self.process)
         self.gate._inbox = inbox
         self.gate._runner = runner
-        self._keeper = LeaseKeeper(
+        self._leases = LeaseKeeper(
             commands=COMMANDS,
-            namespace="",
             identity=self.who,
             running=self.gate.running,
             runner=runner,
             sender=sender,
-            store=store,
             lease_ms=0,
-            claim_s=lambda lease_ms: max(CLAIM_MIN_S, lease_ms / 1000),
             timeout=None,
             follower=None,
             superseded=self.gate.superseded,
             stats=stats,
             slots=SlotReports(COMMANDS, self.who, job_type, self.tracker, sender),
         )
+        self._claims = ClaimKeeper(
+            namespace="",
+            running=self.gate.running,
+            store=store,
+            claim_s=lambda lease_ms: max(CLAIM_MIN_S, lease_ms / 1000),
+            lose=self._leases.lose,
+            stats=stats,
+        )
         self.process.spawn("sender", sender.run)
         self.process.spawn("gate", self._run_gate)
-        self.process.spawn("leases", self._run_leases)
+        self.process.spawn("leases", lambda: self._run_keeper(self._leases))
+        self.process.spawn("claims", lambda: self._run_keeper(self._claims))
         self.process.spawn("consumer", self._run_consumer)
 
     def stop(self) -> None:
@@ -172,10 +180,10 @@ class SimWorker:
         while self.gate._turn():
             pass
 
-    def _run_leases(self) -> None:
+    def _run_keeper(self, keeper: Keeper) -> None:
         while True:
             self.world.scheduler.block(0.1)
-            self._keeper.tick()
+            keeper.tick()
 
     def handle(self, item: Item) -> None:
         """The user's handler: thinks, has its effect, thinks again."""

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import relevo.dedup.link
 import relevo.dedup.memory
+import relevo.worker.claim_keeper
 import relevo.worker.claims
 import relevo.worker.endings
 import relevo.worker.gate
@@ -45,6 +46,7 @@ _TIMED: Final = (
     relevo.worker.gate,
     relevo.worker.claims,
     relevo.worker.endings,
+    relevo.worker.claim_keeper,
     relevo.worker.leases,
     relevo.dedup.link,
     relevo.dedup.memory,

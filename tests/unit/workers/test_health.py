@@ -69,6 +69,7 @@ class FakeWorkers:
             identity="me",
             drain_s=10.0,
             leases=SimpleNamespace(alive=True, turned_at=now),
+            claims=SimpleNamespace(alive=True),
             sender=SimpleNamespace(alive=True, partitions=self._partitions),
             store=SimpleNamespace(release=self._release),
         )
@@ -137,11 +138,13 @@ def test_threads_that_have_ended_are_told(workers: FakeWorkers, server: HealthSe
     workers.workers[0].consumer.thread.alive = False
     workers.workers[1].gate.thread.alive = False
     workers.shared.leases.alive = False
+    workers.shared.claims.alive = False
     workers.shared.sender.alive = False
     assert reasons(server, "/healthz") == [
         "send-email: the thread that reads Kafka has ended",
         "charge-card: the thread that starts handlers has ended",
         "the thread that renews leases has ended",
+        "the thread that renews claims has ended",
         "the thread that hears of Kafka's acknowledgements has ended",
     ]
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import cast
 
+import pytest
+
 from relevo.consumer.offsets import Ownership
-from relevo.dedup.store import Claim
+from relevo.dedup.store import Answer, Claim, Mine
+from relevo.follower import Follower, Interest
 from relevo.sender import Sender
 from relevo.stats import WorkerStats
+from relevo.worker.claim_keeper import ClaimKeeper
 from relevo.worker.item import Item
 from relevo.worker.leases import LeaseKeeper
 from relevo_schemas.commands import ExtendJobs, LeaseRef, StartJobs
@@ -17,9 +23,37 @@ from tests.unit.workers.fakes import FakeRunner, FakeSender, FakeStore, activati
 LONG_AGO = 3_600.0
 
 
+class LateFollower:
+    """Gets to its work when a test says so."""
+
+    def __init__(self) -> None:
+        self.asked: list[Future[Interest]] = []
+        self.meanwhile: Callable[[], None] = lambda: None
+        self.cancelled = 0
+
+    def follow(self, *_: object, **__: object) -> Future[Interest]:
+        """See `Follower.follow`."""
+        self.meanwhile()
+        self.asked.append(Future())
+        return self.asked[-1]
+
+    def begin(self) -> None:
+        """What was asked for is followed from now on."""
+        self.asked.pop().set_result(cast("Interest", self))
+
+    def cancel(self) -> None:
+        """As an `Interest`."""
+        self.cancelled += 1
+
+
 class World:
     def __init__(
-        self, *, lease_ms: int = 0, timeout: float | None = None, cancel_when_lost: bool = False
+        self,
+        *,
+        lease_ms: int = 0,
+        timeout: float | None = None,
+        cancel_when_lost: bool = False,
+        follower: LateFollower | None = None,
     ) -> None:
         self.sender = FakeSender()
         self.store = FakeStore()
@@ -28,19 +62,24 @@ class World:
         self.running: dict[str, Item] = {}
         self.keeper = LeaseKeeper(
             commands="c.commands",
-            namespace="c:dedup:",
             identity="me",
             running=self.running,
             runner=self.runner,
             sender=cast("Sender", self.sender),
-            store=self.store,
             lease_ms=lease_ms,
-            claim_s=lambda lease: (lease_ms or lease) / 1_000,
             timeout=timeout,
-            follower=None,
+            follower=cast("Follower", follower) if follower is not None else None,
             superseded=lambda item, attempt: None,
             stats=self.stats,
             cancel_when_lost=cancel_when_lost,
+        )
+        self.claims = ClaimKeeper(
+            namespace="c:dedup:",
+            running=self.running,
+            store=self.store,
+            claim_s=lambda lease: (lease_ms or lease) / 1_000,
+            lose=self.keeper.lose,
+            stats=self.stats,
         )
 
     def run(self, key: str, *, age: float = LONG_AGO, partition: int = 0, renew_in: float = 1_000.0) -> Item:
@@ -49,7 +88,7 @@ class World:
         item = Item(entry, activation(key, partition=partition), f"token-{key}")
         item.running = True
         item.started_at = time.monotonic() - age
-        item.renew_at = time.monotonic() + renew_in
+        item.renew_at = item.claim_due = time.monotonic() + renew_in
         item.claim_until = time.monotonic() + 1_000
         self.store.claim([Claim(f"c:dedup:{key}", item.token, 30)])
         self.running[key] = item
@@ -100,14 +139,63 @@ def test_a_report_that_finds_no_room_is_made_later() -> None:
 def test_lease_and_claim_are_renewed_when_due() -> None:
     world = World()
     item = world.run("a", renew_in=-1)
-    world.keeper.tick()
-    world.keeper.tick()
+    for _ in range(2):
+        world.keeper.tick()
+        world.claims.tick()
     assert world.sender.sent[-1] == ExtendJobs("me", (LeaseRef("a", 1, 30_000),))
-    assert world.store.calls[-1] == ("renew", ["c:dedup:a"])
+    assert world.store.calls[1:] == [("renew", ["c:dedup:a"])]
     assert item.renew_at > time.monotonic()
     sent = len(world.sender.sent)
     world.keeper.tick()
     assert len(world.sender.sent) == sent
+
+
+def test_a_claim_is_renewed_although_kafka_takes_no_report() -> None:
+    world = World()
+    item = world.run("a", renew_in=-1)
+    world.sender.room = 0
+    world.keeper.tick()
+    world.claims.tick()
+    assert item.reported == 0
+    assert world.store.calls[-1] == ("renew", ["c:dedup:a"])
+
+
+def test_a_renewal_that_comes_after_the_claim_was_given_back_leaves_none() -> None:
+    """The next attempt would wait a whole claim for nobody."""
+    world = World()
+    item = world.run("a", renew_in=-1)
+    renew = world.store.renew
+
+    def late(claims: Sequence[Claim]) -> list[Answer]:
+        item.given_back = True
+        world.store.release([Claim("c:dedup:a", item.token, 30)])
+        return renew(claims)
+
+    world.store.renew = late  # type: ignore[method-assign]
+    world.claims.tick()
+    assert world.store.claim([Claim("c:dedup:a", "next", 30)]) == [Mine()]
+
+
+@pytest.mark.parametrize("ends", ["before", "after"])
+def test_a_job_that_ends_while_it_begins_to_be_watched_is_not_watched_for_ever(ends: str) -> None:
+    """Each would keep a whole partition of the log being read, to the end of the process."""
+    follower = LateFollower()
+    world = World(follower=follower)
+    item = world.run("a", renew_in=-1)
+    item.reported = 1
+
+    def end() -> None:
+        """As the gate does it."""
+        item.running = False
+        item.unwatch()
+
+    if ends == "before":
+        end()  # the keeper has copied what runs, and doesn't know yet
+    else:
+        follower.meanwhile = end
+    world.keeper.tick()
+    follower.begin()
+    assert follower.cancelled == 1
 
 
 def test_a_types_own_lease_is_asked_for_at_the_start() -> None:
@@ -123,7 +211,7 @@ def test_a_lost_claim_reaches_the_handler() -> None:
     item.reported = 1
     world.store.now = 31
     world.store.claim([Claim("c:dedup:a", "other", 30)])
-    world.keeper.tick()
+    world.claims.tick()
     assert item.job.lost_reason == "another worker has claimed the job"
     assert world.stats.lost == 1
     assert world.runner.cancelled == []
@@ -136,9 +224,9 @@ def test_a_lost_claim_cancels_a_handler_whose_author_asked_for_it() -> None:
     item.reported = 1
     world.store.now = 31
     world.store.claim([Claim("c:dedup:a", "other", 30)])
-    world.keeper.tick()
-    item.renew_at = 0.0
-    world.keeper.tick()
+    world.claims.tick()
+    item.claim_due = 0.0
+    world.claims.tick()
     assert world.runner.cancelled == [item]
 
 
@@ -147,11 +235,11 @@ def test_a_silent_store_costs_a_claim_only_when_its_time_is_up() -> None:
     item = world.run("a", renew_in=-1)
     item.reported = 1
     world.store.silent = "down"
-    world.keeper.tick()
+    world.claims.tick()
     assert not item.job.lost
-    assert item.renew_at < time.monotonic() + 2, "asked again soon"
-    item.renew_at = item.claim_until = time.monotonic() - 1
-    world.keeper.tick()
+    assert item.claim_due < time.monotonic() + 2, "asked again soon"
+    item.claim_due = item.claim_until = time.monotonic() - 1
+    world.claims.tick()
     assert item.job.lost
 
 
@@ -159,8 +247,9 @@ def test_a_handler_that_hangs_is_cancelled_and_its_lease_left_to_run_out() -> No
     world = World(timeout=10)
     item = world.run("a", renew_in=-1)
     item.reported = 1
-    world.keeper.tick()
-    world.keeper.tick()
+    for _ in range(2):
+        world.keeper.tick()
+        world.claims.tick()
     assert world.runner.cancelled == [item]
     assert item.job.lost
     assert world.sender.sent == []

@@ -154,7 +154,7 @@ def test_a_lock_is_renewed_with_the_claim_of_its_job() -> None:
     world = LeaseWorld()
     locked(world, "a", renew_in=-1.0)
     world.store.now = 29.0
-    world.keeper.tick()
+    world.claims.tick()
     assert world.store.calls == [("renew", ["c:dedup:a", LOCK_X])]
     world.store.now = 58.0
     assert isinstance(world.store.claim([Claim(LOCK_X, "other", 1.0)])[0], Held)
@@ -165,7 +165,7 @@ def test_a_lock_that_another_job_got_is_told_to_the_handler() -> None:
     item = locked(world, "a", renew_in=-1.0)
     world.store.now = 31.0
     world.store.claim([Claim(LOCK_X, "other", 30.0)])
-    world.keeper.tick()
+    world.claims.tick()
     assert item.job.lost_reason == "another job of its correlation id has begun"
     assert world.stats.lost == 1
 
@@ -182,7 +182,7 @@ def test_a_renewal_that_comes_after_the_lock_was_given_back_leaves_none() -> Non
         return renew(claims)  # type: ignore[return-value]
 
     world.store.renew = late  # type: ignore[method-assign, assignment]
-    world.keeper.tick()
+    world.claims.tick()
     assert world.store.claim([Claim(LOCK_X, "other", 1.0)]) == [Mine()]
 
 
@@ -190,6 +190,6 @@ def test_an_unclear_answer_about_the_lock_is_asked_again_soon() -> None:
     world = LeaseWorld()
     item = locked(world, "a", renew_in=-1.0)
     world.store.silent = "away"
-    world.keeper.tick()
+    world.claims.tick()
     assert not item.job.lost
-    assert item.renew_at <= time.monotonic() + 1.0
+    assert item.claim_due <= time.monotonic() + 1.0

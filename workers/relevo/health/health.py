@@ -89,6 +89,8 @@ class Health:
             found.append("the thread that renews leases has ended")
         elif (age := now - max(shared.leases.turned_at, since)) > STUCK_S:
             found.append(f"the thread that renews leases hasn't come round for {age:.0f} s")
+        if not shared.claims.alive:
+            found.append("the thread that renews claims has ended")
         if not shared.sender.alive:
             found.append("the thread that hears of Kafka's acknowledgements has ended")
         return found

@@ -67,6 +67,8 @@ class Endings:
         if self._store is not None and completed:
             postponed += self._mark_done(self._store, completed, now)
         if self._store is not None and failed:
+            for item in failed:
+                item.given_back = True  # in this order: a renewal under way may take it again, and looks then
             # Before the report: the next attempt may be here sooner than the acknowledgement.
             self._store.release([self._claim_of(item) for item in failed])
         late = {item for item, _ in postponed}

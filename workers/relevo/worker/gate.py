@@ -306,6 +306,7 @@ class Gate:
     def _drop(self, item: Item) -> None:
         """The engine has moved on from its attempt, and nothing of it runs here."""
         self._stats.add("stale_dropped")
+        item.given_back = True
         self._claims.give_back([item])
         self._tracker.finish(item.entries)
         self._forget(item)
@@ -317,8 +318,7 @@ class Gate:
         if not all(allowed):
             mine = self._give_back(mine, allowed)
         for item in mine:
-            # A claim may hold longer than a short lease.
-            item.start(now, min(self._claims.seconds(item), item.lease_ms / 1_000) / 3)
+            item.start(now, self._claims.seconds(item))
             self.running[item.key] = item
             if self._waiting.is_suspect(item):
                 note_suspect(item, self._stats)

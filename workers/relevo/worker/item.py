@@ -36,8 +36,10 @@ class Item:
         tries: Answers in a row that were no help; for backoff.
         running: Whether the handler is at it.
         started_at: When the handler was started, in monotonic seconds.
-        renew_at: When lease and claim are due for renewal.
+        renew_at: When its lease is due for renewal.
         claim: What is asked of the dedup store, once it has been.
+        claim_due: When that is due for renewal, in monotonic seconds.
+        given_back: Whether its claim has been given back for good.
         claim_until: When the claim ends unless renewed, in monotonic seconds.
         reported: The attempt that the engine was told is running; 0: none.
         held_since: When another worker was first found to hold the claim, in monotonic seconds; 0: none is.
@@ -54,9 +56,10 @@ class Item:
     """
 
     __slots__ = (
-        "at", "attempt", "behind", "called_off", "claim", "claim_until", "due", "entries", "expiries",
-        "held_since", "job", "key", "lane", "lease_ms", "lock", "outcome", "over", "partition", "renew_at",
-        "reported", "running", "started_at", "task", "timed_out", "token", "took", "tries", "watch",
+        "at", "attempt", "behind", "called_off", "claim", "claim_due", "claim_until", "due", "entries",
+        "expiries", "given_back", "held_since", "job", "key", "lane", "lease_ms", "lock", "outcome", "over",
+        "partition", "renew_at", "reported", "running", "started_at", "task", "timed_out", "token", "took",
+        "tries", "watch",
     )  # fmt: skip
 
     def __init__(self, entry: Entry, activation: Activation, token: str) -> None:
@@ -75,7 +78,9 @@ class Item:
         self.started_at = 0.0
         self.renew_at = 0.0
         self.claim: Claim | None = None
+        self.claim_due = 0.0
         self.claim_until = 0.0
+        self.given_back = False
         self.held_since = 0.0
         self.took = 0.0
         self.reported = 0
@@ -96,17 +101,18 @@ class Item:
         if not self.running and activation.attempt > self.job.attempt:
             self.job._hand_over(activation)
 
-    def start(self, now: float, renew_in: float) -> None:
-        """Its handler starts now; lease and claim are due for renewal in so many seconds."""
+    def start(self, now: float, claim_s: float) -> None:
+        """Its handler starts now, with a claim of so many seconds."""
         self.running = True
         self.started_at = now
-        self.renew_at = now + renew_in
+        self.renew_at = now + self.lease_ms / 3_000
+        self.claim_due = now + claim_s / 3
 
     def unwatch(self) -> None:
         """What the log says about the job matters no more."""
-        if self.watch is not None:
-            self.watch.cancel()
-            self.watch = None
+        watch, self.watch = self.watch, None
+        if watch is not None:
+            watch.cancel()
 
     def again(self) -> None:
         """As if its handler had not run: another worker has the job, and may leave it to us yet."""

@@ -20,6 +20,7 @@ from relevo.errors import ConfigurationError
 from relevo.forks import ForkGuard
 from relevo.stats import WorkerStats
 from relevo.tracing import Tracer, tracer_for
+from relevo.worker.claim_keeper import ClaimKeeper
 from relevo.worker.dedup_key import DedupBy, DedupKey
 from relevo.worker.execution import (
     AsyncHandler,
@@ -186,33 +187,41 @@ class TypeWorker:
             commit_first=at_most_once,
             name=spec.type,
         )
-        self._keeper = self._make_keeper(shared, commands, namespace, store)
-        shared.leases.add(self._keeper)
+        leases = self._make_lease_keeper(shared, commands)
+        shared.leases.add(leases)
+        self.claims = self._make_claim_keeper(leases, namespace, store) if store is not None else None
+        if self.claims is not None:
+            shared.claims.add(self.claims)
         self._inquiries = (
             Inquiries(shared.follower, shared.sender, commands, shared.identity, self.gate.decided)
             if shared.follower is not None and not at_most_once
             else None
         )
 
-    def _make_keeper(
-        self, shared: Shared, commands: str, namespace: str, store: DedupStore | None
-    ) -> LeaseKeeper:
+    def _make_lease_keeper(self, shared: Shared, commands: str) -> LeaseKeeper:
         return LeaseKeeper(
             commands=commands,
-            namespace=namespace,
             identity=shared.identity,
             running=self.gate.running,
             runner=self.runner,
             sender=shared.sender,
-            store=store,
             lease_ms=round((self.spec.lease or 0) * 1_000),
-            claim_s=self._claim_s,
             timeout=self.spec.timeout,
             follower=shared.follower,
             superseded=self.gate.superseded,
             stats=self.stats,
             slots=SlotReports(commands, shared.identity, self.spec.type, self.tracker, shared.sender),
             cancel_when_lost=self.spec.cancel_when_lost,
+        )
+
+    def _make_claim_keeper(self, leases: LeaseKeeper, namespace: str, store: DedupStore) -> ClaimKeeper:
+        return ClaimKeeper(
+            namespace=namespace,
+            running=self.gate.running,
+            store=store,
+            claim_s=self._claim_s,
+            lose=leases.lose,
+            stats=self.stats,
         )
 
     def _make_runner(self, shared: Shared, tracer: Tracer | None) -> Runner:
@@ -327,6 +336,7 @@ class Workers:
             self._workers = [TypeWorker(spec, shared) for spec in self.types]
             self.started_at = time.monotonic()
             shared.leases.start()
+            shared.claims.start()
             for worker in self._workers:
                 worker.start()
             kinds = ", ".join(spec.type for spec in self.types)

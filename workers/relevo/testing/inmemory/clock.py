@@ -65,9 +65,9 @@ _users = 0
 
 def _told_by() -> tuple[ModuleType, ...]:
     from relevo.dedup import link
-    from relevo.worker import gate, leases
+    from relevo.worker import claim_keeper, gate, leases
 
-    return gate, leases, link
+    return claim_keeper, gate, leases, link
 
 
 @contextmanager

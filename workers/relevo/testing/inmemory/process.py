@@ -22,7 +22,8 @@ from relevo.worker.execution import Handler, LoopThread, Runner, is_async
 from relevo.worker.gate import Gate
 from relevo.worker.item import Item
 from relevo.worker.job import Job
-from relevo.worker.leases import REPORT_AFTER_S, LeaseKeeper, LeaseThread
+from relevo.worker.keeper_thread import Keeper, KeeperThread
+from relevo.worker.leases import REPORT_AFTER_S
 from relevo.worker.worker import JobType, Shared, TypeWorker
 
 _SLACK_S: Final = 0.001
@@ -59,13 +60,13 @@ class _Loop:
         self.loop = loop
 
 
-class _Leases:
-    """Stands for `LeaseThread`: `WorkerProcess` ticks the keepers."""
+class _Keepers:
+    """Stands for each `KeeperThread`: `WorkerProcess` ticks the keepers."""
 
     def __init__(self) -> None:
-        self.keepers: list[LeaseKeeper] = []
+        self.keepers: list[Keeper] = []
 
-    def add(self, keeper: LeaseKeeper) -> None:
+    def add(self, keeper: Keeper) -> None:
         self.keepers.append(keeper)
 
 
@@ -114,13 +115,13 @@ class WorkerProcess:
         self.entered: set[Job] = set()
         self._around = around
         self._stop_at_start: str | None = None
-        self._leases = _Leases()
+        self._keepers = _Keepers()
         self._sender = MemorySender(around.kafka, around.faults)
         self._follower = MemoryFollower(around.kafka, names.log_topic(around.cluster), around.partitions)
         shared = Shared("memory", around.cluster, {}, store, 0.0, True, identity=f"worker-{number}")
         shared.sender = cast(Sender, self._sender)
         shared.loop = cast(LoopThread, _Loop(around.loop))
-        shared.leases = cast(LeaseThread, self._leases)
+        shared.leases = shared.claims = cast(KeeperThread, self._keepers)
         shared.follower = cast(Follower, self._follower)
         self.workers = [
             TypeWorker(dataclasses.replace(spec, handler=self._watched(spec.handler)), shared)
@@ -252,7 +253,7 @@ class WorkerProcess:
         if self._stop_at_start is not None:
             self._stop(self._stop_at_start)
             return
-        for keeper in self._leases.keepers:
+        for keeper in self._keepers.keepers:
             keeper.tick()
         for worker in self.workers:
             self._commit(worker)
@@ -284,7 +285,7 @@ class WorkerProcess:
         """Let so much time pass that what runs here is reported to the engine as started."""
         self._around.clock.now_ms += math.ceil((REPORT_AFTER_S + _SLACK_S) * 1_000)
         with self._around.clock.driving():
-            for keeper in self._leases.keepers:
+            for keeper in self._keepers.keepers:
                 keeper.tick()
 
     def next_at(self) -> float:
@@ -331,7 +332,7 @@ def _gate_at(gate: Gate, now: float) -> float:
 
 
 def _keeper_at(worker: TypeWorker) -> float:
-    """When the keeper of leases and claims has something to do."""
+    """When the keepers of leases and claims have something to do."""
     timeout = worker.spec.timeout
     due = math.inf
     for item in list(worker.gate.running.values()):
@@ -339,6 +340,8 @@ def _keeper_at(worker: TypeWorker) -> float:
             due = min(due, item.started_at + REPORT_AFTER_S + _SLACK_S)
         elif not item.timed_out:
             due = min(due, item.renew_at)
+        if worker.claims is not None and not item.timed_out:
+            due = min(due, item.claim_due)
         noted = item.job._note.due_at if item.job._note is not None else None
         if noted is not None and not (item.timed_out or item.job.lost):
             due = min(due, noted + _SLACK_S)
