@@ -198,4 +198,7 @@ def drop_in_background(client: object, close: Callable[[], object] | None = None
             log.debug("A Kafka client didn't close cleanly: %s", error)
         held.clear()
 
-    threading.Thread(target=let_go, name="relevo-drop", daemon=True).start()
+    try:
+        threading.Thread(target=let_go, name="relevo-drop", daemon=True).start()
+    except RuntimeError:  # the system has no thread left
+        let_go()

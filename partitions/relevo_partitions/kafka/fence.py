@@ -78,10 +78,20 @@ class ProducerPool:
             drop_in_background(producer)
 
     def tend(self) -> None:
-        """Serve the callbacks of waiting producers, now and then: their log lines would pile up."""
+        """Serve the callbacks of waiting producers, now and then: their log lines would pile up.
+
+        One that has lost a connection goes: librdkafka doesn't log the same again for half a minute, so that
+        its next loss, with a transaction on its way, might not be heard of.
+        """
         with self._changed:
-            for producer, _ in self._ready:
-                _serve(producer)
+            ready = list(self._ready)
+            self._ready.clear()
+            for producer, faults in ready:
+                if _sound(producer, faults):
+                    self._ready.append((producer, faults))
+                else:
+                    drop_in_background(producer)
+            self._fill()
 
     def take(self, timeout_s: float) -> Armed:
         """A connected producer.
@@ -93,14 +103,18 @@ class ProducerPool:
         deadline = time.monotonic() + timeout_s
         with self._changed:
             self._problem = None
-            while not self._ready:
+            while True:
+                while self._ready:
+                    producer, faults = self._ready.popleft()
+                    if _sound(producer, faults):
+                        return producer, faults
+                    drop_in_background(producer)
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise KafkaUnavailable(f"no producer could be connected in {timeout_s:g} s")
                 self._fill()
                 self._changed.wait(left)
                 self._raise_problem()
-            return self._ready.popleft()
 
     def _raise_problem(self) -> None:
         if self._problem is not None and not self._ready:
@@ -109,8 +123,9 @@ class ProducerPool:
     def _fill(self) -> None:
         """Start the filler where one is needed. The lock is held."""
         if len(self._ready) < self._wanted and self._filler is None:
-            self._filler = threading.Thread(target=self._run, name="relevo-warm", daemon=True)
-            self._filler.start()
+            filler = threading.Thread(target=self._run, name="relevo-warm", daemon=True)
+            filler.start()  # raises where there is no thread left; it waits for the lock before it ends
+            self._filler = filler
 
     def _run(self) -> None:
         """Make producers until there are enough, or one can't be connected."""
@@ -121,6 +136,8 @@ class ProducerPool:
                 armed = self._make(CONNECT_TIMEOUT_S)
             except KafkaUnavailable as error:
                 problem = error
+            except Exception as error:  # no thread left, a certificate being replaced: it may pass
+                problem = KafkaUnavailable(f"no producer can be made: {self.connection.redact(str(error))}")
             with self._changed:
                 if armed is not None and len(self._ready) < self._wanted:
                     self._ready.append(armed)
@@ -153,6 +170,11 @@ def _serve(producer: Producer) -> None:
         producer.poll(0)
 
 
+def _sound(producer: Producer, faults: Faults) -> bool:
+    _serve(producer)
+    return not faults.connection_lost
+
+
 def fence(pool: ProducerPool, cancelled: Callable[[], bool], *, throw_away: bool = True) -> Armed:
     """Initialise a producer: whoever was initialised before can't commit any more.
 
@@ -175,8 +197,6 @@ def fence(pool: ProducerPool, cancelled: Callable[[], bool], *, throw_away: bool
         error = _initialise(producer, slice_s, min(time.monotonic() + answer_s, deadline), cancelled)
         if error is None:
             pool.keep(0)
-            _serve(producer)
-            faults.connection_lost = False  # none that broke before has carried a part of a transaction
             return producer, faults
         _serve(producer)
         drop_in_background(producer)

@@ -7,6 +7,7 @@ its first question, in the middle of a takeover.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +16,8 @@ from typing import Final, Generic, Protocol, TypeVar
 from relevo_partitions.errors import KafkaUnavailable
 from relevo_partitions.fork import ForkGuard
 from relevo_partitions.statemachine import LogDamaged
+
+log: Final = logging.getLogger(__name__)
 
 AGAIN_S: Final = 5.0
 """After a reader that couldn't be connected, the next one is tried so much later."""
@@ -89,16 +92,20 @@ class WarmReader(Generic[R]):
         """Start to connect one where it is missing. The lock is held."""
         missing = self._wanted and self._ready is None and not self._filling
         if missing and self._now() >= self._again_at:
-            self._filling = True
             threading.Thread(target=self._run, name="relevo-warm-reader", daemon=True).start()
+            self._filling = True  # not where no thread could be started
 
     def _run(self) -> None:
-        reader = self._make()
+        reader: R | None = None
+        connected = False
         try:
+            reader = self._make()
             reader.connect()
             connected = True
         except (KafkaUnavailable, LogDamaged):
-            connected = False
+            pass
+        except Exception as error:  # no thread left, a certificate being replaced: it may pass
+            log.info("No reader can be made: %s", type(error).__name__)
         with self._lock:
             self._filling = False
             if not connected:
@@ -106,5 +113,5 @@ class WarmReader(Generic[R]):
             kept = connected and self._wanted
             if kept:
                 self._ready = reader
-        if not kept:
+        if reader is not None and not kept:
             reader.close()

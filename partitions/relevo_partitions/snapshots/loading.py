@@ -230,7 +230,8 @@ def collector_paused() -> Iterator[None]:
 
     It would walk through all of them again and again while they are made. Afterwards they are set apart, so
     that it doesn't look at them for as long as the process lives; they go all the same once nothing refers to
-    them.
+    them. What refers to them in a circle never goes, nor does whatever was garbage of that kind by then: so
+    nothing that is done with a state may be part of a circle, exceptions and their tracebacks among it.
     """
     was_on = gc.isenabled()
     gc.disable()

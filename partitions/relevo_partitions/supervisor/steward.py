@@ -26,8 +26,10 @@ from relevo_partitions.term.endings import Ending, TermOver
 from relevo_partitions.term.fence_ahead import FenceAhead
 from relevo_partitions.term.leadership import Leadership
 from relevo_partitions.term.roles import Role
+from relevo_partitions.term.standby import Standby
 from relevo_partitions.term.takeover import Takeover
 
+_NO_THREAD: Final = "no thread can be started"
 TAKEOVERS_MAX: Final = 100
 """So many of the last takeovers are remembered."""
 
@@ -175,13 +177,25 @@ class Steward:
         standby = self._replicas.standby(post, lambda standby: self._events.put(Standing(standby)))
         post.standby = standby
         post.roles.to(Role.FOLLOWING)
-        self._runtime.spawn(f"relevo-standby-{post.partition}", standby.run)
+        try:
+            self._runtime.spawn(f"relevo-standby-{post.partition}", standby.run)
+        except RuntimeError as error:
+            post.standby_ended(TermOver(Ending.MACHINE_FAILED, f"{_NO_THREAD}: {error}"), self._now())
+            self._observer.fault(post.partition, "standby_not_started", str(error))
+            post.roles.to(Role.OUT, _NO_THREAD)
 
     def standing(self, post: Post, event: Standing) -> None:
         """A standby became hot, fell behind, or ended."""
         post.dirty = True
         standby = event.standby
-        if standby is not post.standby or standby.over is None:
+        if standby is not post.standby:
+            return
+        if standby.replica is not None:
+            # It came to the barrier of a term that had ended just before, and reads no further.
+            self._end_standby(standby)
+            post.standby = None
+            return
+        if standby.over is None:
             return
         over = standby.over
         if over.ending is not Ending.STOPPED:
@@ -281,19 +295,31 @@ class Steward:
         )
 
         def run() -> None:
-            self._events.put(Finished(post.partition, leadership, leadership.run()))
+            over = TermOver(Ending.MACHINE_FAILED, "the term's thread has died")
+            try:
+                over = leadership.run()
+            finally:
+                self._events.put(Finished(post.partition, leadership, over))
 
         post.claim = claim
         post.claim_at = None
         post.leadership = leadership
         post.began_at = self._now()
         self.takeovers = [*self.takeovers[-TAKEOVERS_MAX + 1 :], takeover]
-        post.thread = self._runtime.spawn(f"relevo-partition-{post.partition}", run)
+        try:
+            post.thread = self._runtime.spawn(f"relevo-partition-{post.partition}", run)
+        except RuntimeError as error:
+            over = leadership.never_ran(f"{_NO_THREAD}: {error}")
+            self._events.put(Finished(post.partition, leadership, over))
 
     def finish(self, post: Post, event: Finished) -> None:
         """A term has ended by itself."""
         if post.leadership is not event.leadership:
-            return  # given up before; nobody waits for it any more
+            # Given up before; nobody waits for it any more, nor for its standby.
+            standby, event.leadership.unused_standby = event.leadership.unused_standby, None
+            if standby is not None:
+                self._end_standby(standby)
+            return
         self._dismiss(post, event.over)
 
     def abandon(self, post: Post, leadership: Leadership, detail: str) -> None:
@@ -326,8 +352,13 @@ class Steward:
         if standby is None:
             return
         if self._scene.leaving or standby.await_end(0):
-            standby.stop()
-            if standby.replica is not None:
-                standby.replica.reader.close()
+            self._end_standby(standby)
         else:
             post.standby = standby
+
+    @staticmethod
+    def _end_standby(standby: Standby) -> None:
+        standby.stop()
+        replica = standby.hand_out()
+        if replica is not None:
+            replica.reader.close()

@@ -6,6 +6,8 @@ stands now: it begins there, and what turns out to be decided already is left ou
 
 from __future__ import annotations
 
+import threading
+
 from relevo_partitions.errors import KafkaUnavailable
 from relevo_partitions.ports import Reader
 from relevo_partitions.runtime import Runtime
@@ -16,16 +18,18 @@ class CommandsAhead:
     """Checks that the commands are there and begins to fetch them, beside the thread that makes it.
 
     Args:
-        reader: Of the commands, not started; its owner closes it.
+        reader: Of the commands, not started; its owner closes it, or has it closed by `give_up`.
         position: Where the standby stands.
         partition: For the thread's name.
         runtime: Runs the thread.
     """
 
     def __init__(self, reader: Reader, position: int, partition: int, runtime: Runtime) -> None:
-        self._reader = reader
+        self.reader = self._reader = reader
         self._position = position
         self._problem: LogDamaged | KafkaUnavailable | None = None
+        self._lock = threading.Lock()
+        self._given_up = self._ended = False
         self._task = runtime.spawn(f"relevo-commands-{partition}", self._begin)
 
     def _begin(self) -> None:
@@ -34,6 +38,27 @@ class CommandsAhead:
             self._reader.start(self._position)
         except (LogDamaged, KafkaUnavailable) as problem:
             self._problem = problem
+        except Exception as error:  # whatever it is: nothing is fetched
+            self._problem = KafkaUnavailable(
+                f"the commands can't be fetched: {type(error).__name__}: {error}"
+            )
+        with self._lock:
+            self._ended = True
+            given_up = self._given_up
+        if given_up:
+            self._reader.close()
+
+    def give_up(self) -> None:
+        """Nobody wants the commands any more. Returns at once.
+
+        The reader is closed once nothing is being asked by it: a client that is closed in the middle of a
+        call of another thread brings the process down.
+        """
+        with self._lock:
+            self._given_up = True
+            ended = self._ended
+        if ended:
+            self._reader.close()
 
     def from_position(self, position: int) -> Reader:
         """The commands from ``position`` on, which is no earlier than where the fetching began.

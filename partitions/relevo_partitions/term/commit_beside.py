@@ -47,5 +47,9 @@ class CommitBeside:
             TermOver: The term was ended before.
         """
         self.wait()
-        if self._error is not None:
-            raise self._error
+        error, self._error = self._error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # else it refers to this frame, and this frame to it: see `collector_paused`

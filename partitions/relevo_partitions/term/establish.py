@@ -79,6 +79,7 @@ class Establishing:
         self._standby = standby
         self._applied = standby.applied if standby is not None else 0
         self._readers: list[Reader] = []
+        self._ahead: CommandsAhead | None = None
 
     def run(self, *, anew: bool) -> Established:
         """Do what is left to do.
@@ -96,7 +97,8 @@ class Establishing:
         course.role(Role.REPLAYING if self._writer.ready else Role.FENCING)
         commands = self._open(self._io.commands())
         source = self._source(anew)
-        ahead = self._ahead(commands) if source is None else None
+        if source is None:
+            self._ahead = self._fetch_ahead(commands)
         if not self._writer.ready:
             self._fence_and_verify()
         course.role(Role.REPLAYING)
@@ -108,7 +110,7 @@ class Establishing:
         machine = self._from_standby(nonce) if source is None else self._replayed(source, nonce)
         self._takeover.step("barrier")
         course.point("replayed")
-        return self._announce(machine, self._started(commands, ahead, machine.position))
+        return self._announce(machine, self._started(commands, machine.position))
 
     def let_go(self) -> Standby | None:
         """Close what is open. A standby that hasn't met its barrier goes on, and is given back."""
@@ -118,8 +120,18 @@ class Establishing:
             standby.meet(None)
         return standby
 
+    def abandon(self) -> None:
+        """The thread of this term hangs: a standby that it has works for nobody. For any thread."""
+        standby = self._standby
+        if standby is not None:
+            standby.stop()
+
     def close_readers(self) -> None:
         """Let the readers of this attempt go."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            self._readers.remove(ahead.reader)
+            ahead.give_up()
         for reader in self._readers:
             reader.close()
         self._readers.clear()
@@ -131,11 +143,15 @@ class Establishing:
             return None
         if standby is not None:
             self._standby = None
-            replica = standby.replica
+            replica = standby.hand_out()
             if replica is not None:  # it met the barrier of an attempt that failed afterwards
-                self._open(replica.reader)
-                return replica
+                return self._read_on(replica)
         return self._loaded(check=anew)
+
+    def _read_on(self, replica: Replica) -> Replica:
+        """A standby's machine, where the log goes on: what it had fetched behind its barrier is gone."""
+        self._open(replica.reader).start(replica.next_offset)
+        return replica
 
     def _loaded(self, *, check: bool) -> Replica:
         """A machine made from what is kept, and a reader that goes on from there."""
@@ -146,7 +162,7 @@ class Establishing:
         reader.start(beginning.log_offset)
         return Replica(beginning.machine, reader, beginning.log_offset)
 
-    def _ahead(self, commands: Reader) -> CommandsAhead | None:
+    def _fetch_ahead(self, commands: Reader) -> CommandsAhead | None:
         """Fetch from where the standby stands, while the fence is under way."""
         standby = self._standby
         position = standby.position if standby is not None else None
@@ -154,11 +170,13 @@ class Establishing:
             return None
         return CommandsAhead(commands, position, self._course.partition, self._course.runtime)
 
-    def _started(self, commands: Reader, ahead: CommandsAhead | None, position: int) -> Reader:
+    def _started(self, commands: Reader, position: int) -> Reader:
         """The commands from ``position`` on, which are found to be there."""
-        if ahead is not None:
+        if self._ahead is not None:
             with self._course.watched("commands"):
-                return ahead.from_position(position)
+                started = self._ahead.from_position(position)
+            self._ahead = None
+            return started
         commands.check(position)
         commands.start(position)
         return commands
@@ -185,11 +203,14 @@ class Establishing:
         while not standby.await_end(AWAIT_STEP_S):
             self._course.check()
         self._standby = None
-        replica = standby.replica
+        replica = standby.hand_out()
         if replica is None:
             detail = str(standby.over)
             self._observer.fault(self._course.partition, "standby_lost", f"made anew from the log: {detail}")
             return self._replayed(self._loaded(check=False), nonce)
+        if replica.met != nonce:
+            # It came to the barrier of an attempt that failed, while this one began: there is more behind it.
+            return self._replayed(self._read_on(replica), nonce)
         replica.reader.close()
         self._takeover.standby = not self._takeover.done("announce")
         self._takeover.replayed = standby.applied - self._applied

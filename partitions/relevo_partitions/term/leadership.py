@@ -142,6 +142,7 @@ class Leadership:
     def abandon(self, detail: str) -> None:
         """Declare the term over although its thread hangs in a call: nothing it does later has an effect."""
         self._course.abandon(detail)
+        self._establishing.abandon()
         self._reads.close(NotLeader(self.partition))
 
     def read(self, query: Query, *, proven: bool = True) -> Future[Any]:
@@ -173,7 +174,15 @@ class Leadership:
             over = TermOver(Ending.MACHINE_FAILED, f"{type(error).__name__}: {error}")
         finally:
             over = self._course.conclude(over)
+            # Its traceback refers to the frames of the term, and with them to the machine.
+            over.__traceback__ = over.__context__ = over.__cause__ = None
             self._let_go()
+        return over
+
+    def never_ran(self, detail: str) -> TermOver:
+        """Let go of everything: there is no thread to `run` on."""
+        over = self._course.conclude(TermOver(Ending.MACHINE_FAILED, detail))
+        self._let_go()
         return over
 
     def _judge(self, damage: LogDamaged) -> TermOver:

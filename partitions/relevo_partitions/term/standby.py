@@ -67,6 +67,8 @@ class Replica:
     reader: Reader
     next_offset: int
     """Of the next record to be read."""
+    met: str | None = None
+    """Nonce of the barrier that it was read up to."""
 
 
 class SnapshotTurns(Protocol):
@@ -131,7 +133,7 @@ class Standby:
         self.takes_snapshots = False
         """Whether it is the one that is to begin snapshots; one standby of each partition is enough."""
         self.replica: Replica | None = None
-        """What it has built, once it has met the barrier that it was to stop at."""
+        """What it has built, once it has met the barrier that it was to stop at; see `hand_out`."""
         self.over: TermOver | None = None
         """Why it ended without; `Ending.STOPPED` where it was told to."""
         self._io = io
@@ -141,7 +143,7 @@ class Standby:
         self._settings = settings
         self._snapshots = snapshots
         self._now = runtime.monotonic
-        self._pace = Pace(runtime, self._hurries)
+        self._runtime = runtime
         self._unhurried_until = runtime.monotonic() + UNHURRIED_S
         self._nonce: str | None = None
         self._stopping = runtime.signal()
@@ -161,6 +163,14 @@ class Standby:
         """Whether `run` has ended, within ``timeout_s``."""
         return self._ended.wait(timeout_s)
 
+    def hand_out(self) -> Replica | None:
+        """What it has built, once `run` has ended; the standby has it no more.
+
+        A large state must not be kept by whoever is done with it: see `collector_paused`.
+        """
+        replica, self.replica = self.replica, None
+        return replica
+
     def _hurries(self) -> bool:
         """Whether there is no time for those who lead in this process; always once it has caught up."""
         return self.waited_for or self._nonce is not None or self._now() >= self._unhurried_until
@@ -169,12 +179,14 @@ class Standby:
         """Follow. Never raises."""
         reader: Reader | None = None
         over = TermOver(Ending.STOPPED, "")
+        # Not an attribute: it would refer to this object, and this object to it.
+        pace = Pace(self._runtime, self._hurries)
         try:
-            beginning = self._load(self.partition, self._pace)
+            beginning = self._load(self.partition, pace)
             reader = self._io.log()
             if not self._stopping.is_set():
                 self._begin(reader, beginning)
-                self.replica = self._follow(Replica(beginning.machine, reader, beginning.log_offset))
+                self.replica = self._follow(Replica(beginning.machine, reader, beginning.log_offset), pace)
         except LogDamaged as damage:
             over = TermOver(Ending.LOG_DAMAGED, str(damage))
         except KafkaUnavailable as problem:
@@ -201,7 +213,7 @@ class Standby:
         if self._snapshots is not None:
             self._snapshots.loaded(beginning.manifest)
 
-    def _follow(self, replica: Replica) -> Replica | None:
+    def _follow(self, replica: Replica, pace: Pace) -> Replica | None:
         """Read and apply, in bounded batches: nobody who waits for this standby waits long for one."""
         reader = replica.reader
         moved_at = self._now()
@@ -212,9 +224,9 @@ class Standby:
             if records:
                 moved_at = self._now()
                 end = find_barrier(records, nonce) if nonce is not None else None
-                self._apply(replica, records[:end])
+                self._apply(replica, records[:end], pace)
                 if end is not None:
-                    replica.next_offset = records[end].offset + 1
+                    replica.next_offset, replica.met = records[end].offset + 1, nonce
                     return replica
                 replica.next_offset = records[-1].offset + 1
             elif nonce is not None and self._now() - moved_at > self._settings.stall_s:
@@ -242,10 +254,10 @@ class Standby:
             return BUSY_WAIT_S
         return self._settings.idle_wait_s
 
-    def _apply(self, replica: Replica, records: list[Incoming]) -> None:
+    def _apply(self, replica: Replica, records: list[Incoming], pace: Pace) -> None:
         events = [record for record in records if not is_barrier(record.value)]
         pieces = (events[start : start + PIECE] for start in range(0, len(events), PIECE))
-        for piece in self._pace.through(pieces):
+        for piece in pace.through(pieces):
             replica.machine.replay(piece)
             self.applied += len(piece)
 

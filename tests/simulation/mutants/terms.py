@@ -10,6 +10,7 @@ import pytest
 from relevo_engine.core import appliers
 from relevo_engine.core.machine import JobMachine
 from relevo_partitions.outcomes import Aborted, Unclear
+from relevo_partitions.pace import Pace
 from relevo_partitions.statemachine import Write
 from relevo_partitions.term.commit_beside import CommitBeside
 from relevo_partitions.term.endings import Setback
@@ -36,9 +37,9 @@ def no_barrier(patch: pytest.MonkeyPatch) -> None:
     """A new leader believes what its standby has read so far, and waits for no barrier."""
     original = Standby._follow
 
-    def follow(self: Standby, replica: Replica) -> Replica | None:
+    def follow(self: Standby, replica: Replica, pace: Pace) -> Replica | None:
         self._kept = replica  # type: ignore[attr-defined]
-        return original(self, replica)
+        return original(self, replica, pace)
 
     def from_standby(self: Establishing, nonce: str) -> Any:
         standby = self._standby

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from relevo_partitions.errors import KafkaUnavailable
@@ -9,6 +11,7 @@ from relevo_partitions.ports import Stability
 from relevo_partitions.runtime import THREADS
 from relevo_partitions.statemachine import Incoming, LogDamaged
 from relevo_partitions.term.ahead import CommandsAhead
+from tests.support.waiting import wait_until
 
 
 class Commands:
@@ -16,8 +19,14 @@ class Commands:
 
     def __init__(self, begin: int = 0, away: bool = False) -> None:
         self.begin, self.away, self.next = begin, away, -1
+        self.may_answer, self.closed = threading.Event(), threading.Event()
+        self.may_answer.set()
+        self.asked = False
 
     def check(self, offset: int) -> None:
+        self.asked = True
+        assert self.may_answer.wait(10)
+        self.asked = False
         if self.away:
             raise KafkaUnavailable("no broker")
         if not self.begin <= offset <= 100:
@@ -47,7 +56,9 @@ class Commands:
         """Nobody looks."""
 
     def close(self) -> None:
-        """Nothing to close."""
+        """It must not be in the middle of anything."""
+        assert not self.asked
+        self.closed.set()
 
 
 def ahead(commands: Commands, position: int) -> CommandsAhead:
@@ -92,3 +103,27 @@ def test_a_hole_at_the_position_is_damage() -> None:
 def test_kafka_away_is_told() -> None:
     with pytest.raises(KafkaUnavailable):
         ahead(Commands(away=True), 10).from_position(40)
+
+
+@pytest.mark.parametrize("when", ["while it asks", "afterwards"])
+def test_nobody_closes_a_reader_that_is_asking(when: str) -> None:
+    """A client that is closed while another thread is in a call of it ends the whole process."""
+    commands = Commands()
+    commands.may_answer.clear()
+    fetching = ahead(commands, 10)
+    wait_until(lambda: commands.asked, "it asks")
+    if when == "afterwards":
+        commands.may_answer.set()
+        wait_until(lambda: commands.next == 10, "it has begun")
+    fetching.give_up()
+    commands.may_answer.set()
+    assert commands.closed.wait(10)
+
+
+def test_whatever_keeps_it_from_fetching_is_told() -> None:
+    class Odd(Commands):
+        def start(self, offset: int) -> None:
+            raise RuntimeError("the client is closed")
+
+    with pytest.raises(KafkaUnavailable, match="RuntimeError: the client is closed"):
+        ahead(Odd(), 10).from_position(10)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from unittest.mock import MagicMock
 
 from relevo_partitions.election.election import LeaderRecord, Sight
 from relevo_partitions.settings import HostSettings
 from relevo_partitions.supervisor.post import Post
+from relevo_partitions.supervisor.signals import Finished, Standing
 from relevo_partitions.supervisor.steward import Steward
+from relevo_partitions.term.endings import Ending, TermOver
+from relevo_partitions.term.roles import RoleKeeper
 
 LED = Sight(LeaderRecord("b", "i", "t", 1, 7, 0), ())
 FREE = Sight(None, ())
@@ -30,3 +34,91 @@ def test_a_standby_is_waited_for_just_while_its_partition_has_no_leader() -> Non
         steward.look(post)
         assert post.standby is not None
         assert standby.waited_for is waited_for
+
+
+class Office:
+    """A steward of one partition, on stand-ins; `events` is its mailbox."""
+
+    def __init__(self) -> None:
+        self.scene = MagicMock(leaving=False, me="a", session=7)
+        self.scene.live.return_value, self.scene.dead_names.return_value = {"a", "b"}, set()
+        self.runtime, self.election, self.replicas = MagicMock(), MagicMock(), MagicMock()
+        self.runtime.monotonic.return_value = 100.0
+        self.runtime.token.return_value = "token"
+        self.runtime.signal = threading.Event
+        self.election.is_own.return_value = False
+        self.observer, self.events = MagicMock(), MagicMock()
+        settings = HostSettings(
+            node="a", address="a:1", kafka="k:1", zookeeper="z:1", cluster="c", partitions=1
+        )
+        self.steward = Steward(
+            settings, self.scene, self.election, self.replicas, self.observer, MagicMock(), self.runtime,
+            self.events,
+        )  # fmt: skip
+        self.post = Post(0, RoleKeeper(0, lambda *_: None), MagicMock())
+
+    def stand_by(self) -> MagicMock:
+        """A standby that is hot."""
+        self.election.look.return_value = LED
+        standby: MagicMock = self.replicas.standby.return_value
+        standby.hot, standby.over, standby.replica, standby.applied = True, None, None, 0
+        standby.await_end.return_value = False
+        self.steward.look(self.post)
+        return standby
+
+    def claim(self) -> None:
+        """The partition is free, and this node gets it."""
+        self.election.look.return_value = FREE
+        self.steward.look(self.post)
+        self.post.claim_at = 0.0
+        self.steward.claim_if_due(self.post)
+
+
+def test_a_term_without_a_thread_gives_its_claim_back() -> None:
+    """Else the partition has a leader by ZooKeeper's word, and nobody works for it, until a restart."""
+    office = Office()
+    standby = office.stand_by()
+    office.runtime.spawn.side_effect = RuntimeError("can't start new thread")
+    office.claim()
+    finished = office.events.put.call_args.args[0]
+    assert finished.over.ending is Ending.MACHINE_FAILED
+    office.steward.finish(office.post, finished)
+    office.election.remove.assert_called_once()
+    assert office.post.leadership is None
+    assert office.post.standby is standby
+    assert office.post.blocked_until > 100.0
+
+
+def test_a_standby_without_a_thread_is_tried_again() -> None:
+    office = Office()
+    office.runtime.spawn.side_effect = RuntimeError("can't start new thread")
+    office.stand_by()
+    assert (office.post.standby, office.post.dirty) == (None, True)
+    assert office.post.blocked_until > 100.0
+
+
+def test_a_standby_that_ended_at_the_barrier_of_a_term_that_was_over_is_replaced() -> None:
+    """It is hot by its own word, and reads nothing more: no candidate, and no taker of snapshots."""
+    office = Office()
+    standby = office.stand_by()
+    replica = standby.replica = standby.hand_out.return_value
+    office.steward.standing(office.post, Standing(standby))
+    assert office.post.standby is None
+    replica.reader.close.assert_called_once()
+    office.steward.look(office.post)
+    assert office.replicas.standby.call_count == 2
+
+
+def test_the_standby_of_a_term_that_was_given_up_ends() -> None:
+    """Its thread comes back from the call that hung: by then another standby follows the log."""
+    office = Office()
+    standby = office.stand_by()
+    office.claim()
+    leadership = office.post.leadership
+    assert leadership is not None
+    office.steward.abandon(office.post, leadership, "hangs")
+    standby.stop.assert_called_once()
+    leadership.unused_standby = standby
+    office.steward.finish(office.post, Finished(0, leadership, TermOver(Ending.ABANDONED, "hangs")))
+    assert standby.stop.call_count == 2
+    assert leadership.unused_standby is None
