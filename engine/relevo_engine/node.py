@@ -209,7 +209,7 @@ class Node:
         if self.settings.api_advertise:
             return self.settings.api_advertise
         host, _, port = self.address.rpartition(":")
-        return f"{socket.gethostname()}:{port}" if host in ("0.0.0.0", "::") else self.address  # noqa: S104
+        return f"{socket.gethostname()}:{port}" if host in ("0.0.0.0", "[::]") else self.address  # noqa: S104
 
     def _make_machine(self, partition: int) -> PartitionMachine:
         settings = self.settings

@@ -101,7 +101,11 @@ class NodeSettings(ClusterWide, BaseSettings):
         repr=False,
         description="More options for the Kafka client (librdkafka): sasl.*, ssl.*. JSON in the environment.",
     )
-    api_host: str = Field(default="127.0.0.1", description="Address on which the HTTP API listens.")
+    api_host: str = Field(
+        default="127.0.0.1",
+        min_length=1,  # empty would be every address of the host
+        description="Address on which the HTTP API listens.",
+    )
     api_port: int = Field(default=0, ge=0, le=65_535, description="Port of the HTTP API; 0: a free one.")
     api_advertise: str = Field(
         default="",

@@ -205,8 +205,9 @@ class _Pieces(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        found = self._held.read(size)
-        while size < 0 or len(found) < size:
+        parts = [self._held.read(size)]
+        missing = size - len(parts[0])
+        while size < 0 or missing > 0:
             try:
                 piece = next(self._pieces, None)
             except Exception as error:
@@ -215,5 +216,6 @@ class _Pieces(io.RawIOBase):
             if piece is None:
                 break
             self._held = io.BytesIO(piece)
-            found += self._held.read(size - len(found) if size >= 0 else -1)
-        return found
+            parts.append(self._held.read(missing if size >= 0 else -1))
+            missing -= len(parts[-1])
+        return b"".join(parts)

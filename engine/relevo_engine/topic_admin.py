@@ -62,14 +62,17 @@ class TopicAdmin:
         options: More options for the Kafka client.
 
     Raises:
-        ValueError: An option is one that Relevo sets itself.
+        ValueError: An option is one that Relevo sets itself, or none of librdkafka's.
     """
 
     def __init__(self, kafka: str, cluster: str, options: Mapping[str, str] | None = None) -> None:
         self.kafka = kafka
         self.cluster = cluster
         connection = Connection(kafka, options)
-        self._client = AdminClient(connection.settings(Faults(), {}))
+        try:
+            self._client = AdminClient(connection.settings(Faults(), {}))
+        except KafkaException as error:
+            raise ValueError(f"kafka_options: {connection.redact(error.args[0].str())}") from None
 
     def overview(self, timeout_s: float = TIMEOUT_S) -> Overview:
         """How the cluster's topics are now.
@@ -166,8 +169,10 @@ class TopicAdmin:
         log = log_topic(self.cluster)
         with _reach(self.kafka):
             found = self._client.list_topics(log, timeout=TIMEOUT_S).topics[log]
+        if found.error is not None or not found.partitions:
+            raise UnreachableError(f"Kafka at {self.kafka} doesn't know the topic {log} yet: {found.error}")
         # Not as many as brokers are alive: one that is down now must not make the topic unsafe for ever.
-        copies = max((len(part.replicas) for part in found.partitions.values()), default=1)
+        copies = max(len(part.replicas) for part in found.partitions.values())
         self.create([plan(self.cluster, activations_topic(self.cluster, job_type), partitions, copies)])
 
     def check(self, partitions: int, timeout_s: float = TIMEOUT_S) -> list[Finding]:

@@ -19,6 +19,9 @@ ASK_AGAIN_S: Final = 1.0
 """Shortest pause between two questions, however many unknown types are asked for."""
 BLOCK_MIN_S: Final = 1.0
 BLOCK_MAX_S: Final = 60.0
+BLOCK_REMEMBERED_S: Final = 2 * BLOCK_MAX_S
+"""A type that fails again so soon after its last try has not recovered, and its pause grows. A failure may
+take long to be known: librdkafka tries for 8 s, and the state is made anew before the next try."""
 
 
 class TopicSource(Protocol):
@@ -129,7 +132,7 @@ class TypeDirectory:
         with self._lock:
             before = self._blocks.get(job_type)
             now = self._clock()
-            recently = before is not None and now < before.until + 2 * before.pause_s
+            recently = before is not None and now < before.until + BLOCK_REMEMBERED_S
             pause_s = min(BLOCK_MAX_S, before.pause_s * 2) if before is not None and recently else BLOCK_MIN_S
             self._blocks[job_type] = _Block(reason, now + pause_s, pause_s)
             self._publish()
@@ -190,7 +193,7 @@ class TypeDirectory:
         for job_type, block in list(self._blocks.items()):
             if now < block.until:
                 channels[job_type] = Channel(ChannelState.BLOCKED, 0, block.reason)
-            elif now > block.until + 2 * block.pause_s:
+            elif now > block.until + BLOCK_REMEMBERED_S:
                 del self._blocks[job_type]
         self._channels = channels
 
@@ -206,6 +209,9 @@ class TypeDirectory:
                 self.refresh()
             except EngineError as error:
                 self._note("types not looked up", reason=str(error))
+            except Exception as error:  # whatever it is: without this thread no type is ever found again
+                self._trouble = f"{type(error).__name__}: {error}"
+                self._note("types not looked up", reason=self._trouble)
 
     def _pause_s(self) -> float:
         """Until the next round: the usual time, or sooner where a type gets its next try."""

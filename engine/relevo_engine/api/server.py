@@ -97,7 +97,8 @@ class ApiServer:
                 site = web.TCPSite(runner, self._host, self._port)
                 await site.start()
                 port = runner.addresses[0][1]
-                listening.set_result(f"{self._host}:{port}")
+                host = f"[{self._host}]" if ":" in self._host else self._host  # IPv6, as addresses have it
+                listening.set_result(f"{host}:{port}")
                 await self._stop.wait()
             finally:
                 await runner.cleanup()

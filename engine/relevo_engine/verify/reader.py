@@ -85,7 +85,10 @@ class TopicReader:
             SettingsError: There is no such partition.
             UnreachableError: Kafka doesn't answer, or a partition has no leader.
         """
-        client = AdminClient(self._connection.settings(self._faults, {}))
+        try:
+            client = AdminClient(self._connection.settings(self._faults, {}))
+        except KafkaException as error:
+            raise SettingsError(f"kafka_options: {self._connection.redact(error.args[0].str())}") from None
         try:
             found = client.list_topics(topic, timeout=ASK_TIMEOUT_S).topics.get(topic)
             if found is None or (found.error is not None and found.error.code() in _NO_TOPIC):

@@ -43,6 +43,7 @@ def test_the_file_may_be_named_by_the_environment(tmp_path: Path, monkeypatch: p
     [
         ({"partitions": 0}, "partitions (--partitions): input should be greater than or equal to 1"),
         ({"partitons": 3}, "did you mean partitions?"),
+        ({"api_host": ""}, "api_host (--api-host): string should have at least 1 character"),
         ({"kafka": "user:secret-word@host:9092"}, "kafka (--kafka): must be host:port"),
         ({"zookeeper": "localhost"}, "zookeeper (--zookeeper): must be host:port"),
         ({"cluster": "a.b"}, "cluster (--cluster): must be 1 to 100 letters"),

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from unittest.mock import MagicMock
+
 import pytest
 
+from relevo_engine.errors import SettingsError, UnreachableError
+from relevo_engine.topic_admin import TopicAdmin
 from relevo_engine.topics import TopicFacts, judge, plan
+from relevo_engine.verify.reader import TopicReader
 
 SAFE = {
     "cleanup.policy": "delete",
@@ -91,3 +96,20 @@ def test_a_finding_says_what_to_run() -> None:
         "      kafka-configs.sh --bootstrap-server k:1 --alter --entity-type topics --entity-name c.log"
         " --add-config retention.ms=-1"
     )
+
+
+def test_an_option_that_librdkafka_does_not_know_is_told_by_its_name() -> None:
+    with pytest.raises(ValueError, match=r"kafka_options: .*sasl.mechanismm"):
+        TopicAdmin("localhost:1", "c", {"sasl.mechanismm": "PLAIN"})
+    with pytest.raises(SettingsError, match=r"kafka_options: .*sasl.mechanismm"):
+        TopicReader("localhost:1", {"sasl.mechanismm": "PLAIN"}).bounds("c.log", None)
+
+
+def test_a_type_is_not_made_with_fewer_copies_because_a_broker_knows_nothing_yet() -> None:
+    admin = TopicAdmin("localhost:1", "c")
+    admin._client = MagicMock()
+    unknown = MagicMock(error="Unknown topic or partition", partitions={})
+    admin._client.list_topics.return_value.topics = {"c.log": unknown}
+    with pytest.raises(UnreachableError, match=r"doesn't know the topic c\.log yet"):
+        admin.create_type("mail", 4)
+    admin._client.create_topics.assert_not_called()

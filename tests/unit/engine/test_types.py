@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
+from relevo_engine import types as types_module
 from relevo_engine.core.channels import MISSING, Channel, ChannelState
 from relevo_engine.errors import TopicsError
 from relevo_engine.types import BLOCK_MAX_S, BLOCK_MIN_S, TypeDirectory
+from tests.support.waiting import wait_until
 
 
 class FakeSource:
@@ -98,12 +102,53 @@ def test_a_topic_that_can_not_be_written_is_tried_again_after_growing_pauses() -
         types.refresh()
         assert types.channel("mail").state is ChannelState.OPEN
         pause = min(BLOCK_MAX_S, pause * 2)
-    clock.now += 3 * BLOCK_MAX_S
+    clock.now += 4 * BLOCK_MAX_S
     types.refresh()
     types.on_topic_failure("c.activations.mail", "again")
     clock.now += BLOCK_MIN_S * 1.1
     types.refresh()
     assert types.channel("mail").state is ChannelState.OPEN
+
+
+def test_a_failure_that_takes_long_to_be_known_counts_as_the_same_trouble() -> None:
+    """Librdkafka tries for 8 s: with a pause that stays the shortest, the partition would do little else."""
+    clock = Clock()
+    types = directory(FakeSource(mail=4), clock=clock)
+    pause = BLOCK_MIN_S
+    for _ in range(8):
+        types.on_topic_failure("c.activations.mail", "below its in-sync minimum")
+        clock.now += pause * 0.9
+        types.refresh()
+        assert types.channel("mail").state is ChannelState.BLOCKED
+        clock.now += pause * 0.1 + 20.0  # the state is made anew, and the next try takes its time
+        types.refresh()
+        assert types.channel("mail").state is ChannelState.OPEN
+        pause = min(BLOCK_MAX_S, pause * 2)
+
+
+def test_whatever_goes_wrong_types_are_looked_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the thread that does it, new types would wait for ever, and nobody would be told."""
+    for name in ("ASK_AGAIN_S", "REFRESH_S"):
+        monkeypatch.setattr(types_module, name, 0.05)
+    source = FakeSource()
+    types = directory(source)
+    types.start()
+    try:
+        slots = source.slots
+        source.slots = broken  # type: ignore[method-assign]
+        types.channel("mail")
+        wait_until(lambda: types.trouble() is not None, "the trouble is told")
+        assert "KeyError" in str(types.trouble())
+        source.slots = slots  # type: ignore[method-assign]
+        types.channel("mail")
+        wait_until(lambda: types.channel("mail").state is ChannelState.OPEN, "it goes on")
+    finally:
+        types.stop()
+
+
+def broken() -> dict[str, int]:
+    """What nobody has thought of."""
+    raise KeyError("log")
 
 
 def test_a_failure_of_another_topic_is_none_of_its_business() -> None:
