@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -130,6 +132,10 @@ def cause_of(raised: BaseException) -> KafkaError | None:
     return None
 
 
+_NO_REQUEST: Final = ("in state CONNECT", "Disconnected while requesting ApiVersion")
+_FORGOTTEN_S: Final = 0.1
+
+
 class Faults:
     """Remembers what a client's background threads complained about last."""
 
@@ -152,9 +158,10 @@ class Faults:
         It reconnects by itself and reports no error: a line of level 6 is all that is to be heard of a broken
         connection. Not always of the one in question: where every broker seems gone, it closes the
         connection to the coordinator of transactions itself, and of that says nothing above level 7. So the
-        line of any other counts as well. An attempt to connect that failed carried no request.
+        line of any other counts as well. An attempt to connect that failed carried no request; its texts are
+        none that a working connection ends with, which isn't logged again within half a minute.
         """
-        if line.startswith("FAIL ") and "in state CONNECT" not in line:
+        if line.startswith("FAIL ") and not any(each in line for each in _NO_REQUEST):
             self.connection_lost = True
 
 
@@ -196,9 +203,12 @@ def drop_in_background(client: object, close: Callable[[], object] | None = None
                 close()
         except (KafkaException, RuntimeError) as error:
             log.debug("A Kafka client didn't close cleanly: %s", error)
+        time.sleep(_FORGOTTEN_S)  # whoever has the last reference pays: the caller has none by then
         held.clear()
 
     try:
         threading.Thread(target=let_go, name="relevo-drop", daemon=True).start()
     except RuntimeError:  # the system has no thread left
-        let_go()
+        if close is not None:
+            with contextlib.suppress(KafkaException):
+                close()

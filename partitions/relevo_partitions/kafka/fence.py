@@ -84,14 +84,10 @@ class ProducerPool:
         its next loss, with a transaction on its way, might not be heard of.
         """
         with self._changed:
-            ready = list(self._ready)
-            self._ready.clear()
-            for producer, faults in ready:
-                if _sound(producer, faults):
-                    self._ready.append((producer, faults))
-                else:
-                    drop_in_background(producer)
-            self._fill()
+            for _ in range(len(self._ready)):
+                self._keep_if_sound(*self._ready.popleft())
+            with contextlib.suppress(RuntimeError):  # no thread is left; later perhaps
+                self._fill()
 
     def take(self, timeout_s: float) -> Armed:
         """A connected producer.
@@ -104,17 +100,23 @@ class ProducerPool:
         with self._changed:
             self._problem = None
             while True:
-                while self._ready:
-                    producer, faults = self._ready.popleft()
-                    if _sound(producer, faults):
-                        return producer, faults
-                    drop_in_background(producer)
+                for _ in range(len(self._ready)):
+                    self._keep_if_sound(*self._ready.popleft())
+                if self._ready:
+                    return self._ready.popleft()
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise KafkaUnavailable(f"no producer could be connected in {timeout_s:g} s")
                 self._fill()
                 self._changed.wait(left)
                 self._raise_problem()
+
+    def _keep_if_sound(self, producer: Producer, faults: Faults) -> None:
+        """Behind the others. The lock is held."""
+        if _sound(producer, faults):
+            self._ready.append((producer, faults))
+        else:
+            drop_in_background(producer)
 
     def _raise_problem(self) -> None:
         if self._problem is not None and not self._ready:
@@ -195,9 +197,12 @@ def fence(pool: ProducerPool, cancelled: Callable[[], bool], *, throw_away: bool
         producer, faults = pool.take(CONNECT_TIMEOUT_S + 1.0)
         slice_s = SLICE_S if throw_away else LIMIT_S
         error = _initialise(producer, slice_s, min(time.monotonic() + answer_s, deadline), cancelled)
-        if error is None:
+        if error is None and _sound(producer, faults):
             pool.keep(0)
             return producer, faults
+        if error is None:
+            # It fences, and would do for one commit: with that, all that the standby has built would be gone.
+            error = KafkaError(KafkaError._TRANSPORT, "a connection broke meanwhile", False, True)
         _serve(producer)
         drop_in_background(producer)
         del producer

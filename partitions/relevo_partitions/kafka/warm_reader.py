@@ -7,6 +7,7 @@ its first question, in the middle of a takeover.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -78,7 +79,8 @@ class WarmReader(Generic[R]):
         with self._lock:
             if self._ready is not None:
                 self._ready.tend()
-            self._fill()
+            with contextlib.suppress(RuntimeError):  # no thread is left; later perhaps
+                self._fill()
 
     def take(self) -> R:
         """The reader that is ready, else a new one, which has yet to connect. No other follows."""

@@ -163,7 +163,7 @@ class Steward:
             post.roles.to(Role.STANDBY if hot else Role.FOLLOWING)
         elif post.roles.role is not Role.DAMAGED or may_follow:
             post.roles.to(Role.OUT)
-        if hot or (standby is None and may_follow):
+        if hot or (standby is None and self._may_follow(post)):
             post.fault = None  # over: it can follow again, or needn't
         rivals = self._rivals(post, sight)
         leader = sight.leader.node if sight.leader is not None else None
@@ -190,7 +190,7 @@ class Steward:
         standby = event.standby
         if standby is not post.standby:
             return
-        if standby.replica is not None:
+        if standby.replica is not None and standby.await_end(0):
             # It came to the barrier of a term that had ended just before, and reads no further.
             self._end_standby(standby)
             post.standby = None

@@ -102,6 +102,7 @@ def test_a_standby_that_ended_at_the_barrier_of_a_term_that_was_over_is_replaced
     office = Office()
     standby = office.stand_by()
     replica = standby.replica = standby.hand_out.return_value
+    standby.await_end.return_value = True
     office.steward.standing(office.post, Standing(standby))
     assert office.post.standby is None
     replica.reader.close.assert_called_once()
