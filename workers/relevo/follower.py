@@ -180,10 +180,12 @@ class Follower:
 
     def close(self) -> None:
         """End the thread; those who still wait hear of it."""
+        if self._fork.foreign:
+            return  # the lock may be held by a thread that doesn't exist here
         with self._lock:
             self._closed = True
             thread = self._thread
-        if thread is not None and not self._fork.foreign:
+        if thread is not None:
             self._calls.put(None)
             thread.join(10.0)
 
@@ -278,7 +280,6 @@ class Follower:
             with self._lock:
                 self._views[partition] = view
         elif start is not None and start < view.position:
-            # The others hear some events again, which they know to ignore.
             consumer.seek(TopicPartition(self._topic, partition, start))
             view.position = start
         with self._lock:
@@ -312,7 +313,9 @@ class Follower:
                 continue
             with self._lock:
                 view.position = offset + 1
-                waiting = list(view.interests.get(message.key() or b"", ()))
+                interested = view.interests.get(message.key() or b"", ())
+                # Where one sought back, the others have heard it before, or don't ask for it.
+                waiting = [each for each in interested if each.position <= offset]
             if waiting:
                 self._tell(waiting, offset, value)
 

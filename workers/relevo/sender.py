@@ -220,7 +220,7 @@ class Sender:
     def await_room(self, future: Future[None], timeout: float) -> bool:
         """Wait, in the caller's thread, ``timeout`` seconds for what `room` returned; False: in vain."""
         try:
-            future.result(timeout)
+            future.result(min(timeout, threading.TIMEOUT_MAX))
         except TimeoutError:
             return False
         return True

@@ -10,6 +10,7 @@ import pytest
 from relevo import JobEvent, JobEvents, JobHandle
 from relevo.cli.answers import Answers
 from relevo.cli.refusals import why
+from relevo.client.receipts import OFFSET_UNKNOWN
 from relevo_schemas import events
 from relevo_schemas.codec import job_spec
 from relevo_schemas.records import Event
@@ -53,6 +54,22 @@ def test_a_key_that_exists_counts_as_there() -> None:
     log.add(events.CommandRejected(1, 1, 0, 100, "k", "CreateJob", "ALREADY_EXISTS", "a new key", "READY"))
     (answer,) = answers(log, decided=True).read()
     assert (answer.number, answer.trouble, answer.there) == (7, "", True)
+
+
+def test_commands_without_a_known_offset_are_answered_by_their_key() -> None:
+    """What time or an election causes names no command, and is nobody's answer."""
+    log = Log()
+    waiting = Answers(cast(JobEvents, log), decided_is_enough=True)
+    for number in (1, 2):
+        waiting.expect(number, JobHandle("k", 0, OFFSET_UNKNOWN, 0))
+    log.add(events.LeaderElected(1, 1, 0, -1, "n1", "i1"))
+    log.add(events.JobTimedOut(2, 1, 0, -1, "k", 1, "LEASE", 1))
+    assert list(waiting.read()) == []
+    assert [answer.number for answer in waiting.unanswered()] == [1, 2]
+    log.add(events.JobCreated(3, 1, 0, 50, job_spec(key="k", type="t", variables=b"{}")))
+    log.add(events.CommandRejected(4, 1, 0, 51, "k", "CreateJob", "ALREADY_EXISTS", "a new key", "READY"))
+    assert [(answer.number, answer.there) for answer in waiting.read()] == [(1, False), (2, True)]
+    assert waiting.pending == 0
 
 
 @pytest.mark.parametrize(

@@ -80,18 +80,37 @@ def test_an_answer_heard_twice_is_one_answer() -> None:
 @pytest.mark.parametrize(
     ("event", "result"),
     [
-        (JobCompleted(1, 1, 9, 1, "k", 2, b"[1]"), JobResult("k", "COMPLETED", 2, b"[1]", at=9)),
-        (JobErrored(1, 1, 9, 1, "k", 2, "C", "m"), JobResult("k", "ERRORED", 2, b"", "C", "m", 9)),
-        (JobCancelled(1, 1, 9, 1, "k", "why"), JobResult("k", "CANCELLED", message="why", at=9)),
+        (JobCompleted(1, 1, 9, 7, "k", 2, b"[1]"), JobResult("k", "COMPLETED", 2, b"[1]", at=9)),
+        (JobErrored(1, 1, 9, 7, "k", 2, "C", "m"), JobResult("k", "ERRORED", 2, b"", "C", "m", 9)),
+        (JobCancelled(1, 1, 9, 7, "k", "why"), JobResult("k", "CANCELLED", message="why", at=9)),
         (JobExpired(1, 1, 9, -1, "k"), JobResult("k", "EXPIRED", at=9)),
     ],
 )
 def test_whatever_ends_a_job_ends_the_wait(event: JobCompleted, result: JobResult) -> None:
     ending = Ending(JobHandle("k", 0, 5, 0))
-    ending.heard(10, JobStarted(1, 1, 1, 1, "k", 1, "w", 30_000))
+    ending.heard(10, JobStarted(1, 1, 1, 6, "k", 1, "w", 30_000))
     assert not ending.future.done()
     ending.heard(11, event)
     assert ending.future.result(0) == result
+
+
+def test_the_end_of_an_earlier_job_of_the_key_is_not_ours() -> None:
+    """A key can be used again once its job is forgotten, and the log still holds what became of that."""
+    ending = Ending(JobHandle("k", 0, 5, 0))
+    ending.heard(3, JobCompleted(1, 1, 9, 2, "k", 1, b'"last week"'))
+    ending.heard(4, JobExpired(2, 1, 9, -1, "k"))
+    assert (ending.future.done(), ending.last) == (False, "nothing")
+    ending.heard(10, created(5))
+    ending.heard(3, JobCompleted(1, 1, 9, 2, "k", 1, b'"last week"'))  # the follower goes back for others
+    assert not ending.future.done()
+    ending.heard(11, JobCompleted(3, 1, 9, 8, "k", 1, b'"today"'))
+    assert ending.future.result(0).value == "today"
+
+
+def test_a_job_whose_command_kafka_put_who_knows_where_ends_all_the_same() -> None:
+    ending = Ending(JobHandle("k", 0, OFFSET_UNKNOWN, 0))
+    ending.heard(11, JobCompleted(3, 1, 9, 8, "k", 1, b"1"))
+    assert ending.future.result(0).value == 1
 
 
 def test_a_job_that_had_ended_before_is_not_waited_for() -> None:

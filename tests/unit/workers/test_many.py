@@ -13,7 +13,7 @@ import pytest
 
 from relevo.client.many import Call, check_in_flight, run_many, run_many_async
 from relevo.client.results import BulkResult, JobHandle
-from relevo.client.steps import Steps, Wait
+from relevo.client.steps import Steps, Wait, run
 from relevo.errors import InvalidRequest, OutcomeUnknown, Rejected, RelevoError
 
 
@@ -141,3 +141,20 @@ async def test_coroutines_get_the_same() -> None:
 def test_none_at_once_is_refused(number: int) -> None:
     with pytest.raises(InvalidRequest, match="in_flight"):
         check_in_flight(number)
+
+
+def test_whoever_waits_for_ever_gets_an_answer() -> None:
+    """`float("inf")` is what people write for it, and more than Python's locks take."""
+    kafka = Kafka()
+    call = kafka.call("a", timeout=float("inf"))
+    threading.Timer(0.05, lambda: kafka.futures["a"].set_result(1)).start()
+    (result,) = run_many(iter([("a", call)]), 10)
+    assert result.error is None
+    future: Future[int] = Future()
+    threading.Timer(0.05, lambda: future.set_result(7)).start()
+
+    def steps() -> Steps[int]:
+        found: int = yield Wait(future, float("inf"))
+        return found
+
+    assert run(steps()) == 7

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from relevo import JobEvent, JobEvents, JobHandle, Outcome
 from relevo.cli.refusals import why
+from relevo.client.receipts import OFFSET_UNKNOWN
 from relevo.client.results import FINISHED_STATES, finish_of
 from relevo_schemas.events import CommandRejected, JobCreated, JobFailed, JobIncident
 
@@ -44,6 +46,8 @@ class Answers:
         self._decided_is_enough = decided_is_enough
         # By partition and offset of the command; dictionaries keep the order of the lines.
         self._commands: dict[tuple[int, int], tuple[int, str]] = {}
+        # By key, where a command's offset isn't known, as after a repeat that Kafka recognised.
+        self._unplaced: dict[str, deque[int]] = {}
         self._open: dict[str, list[int]] = {}
         self._there: set[int] = set()
         # By key, of open jobs only.
@@ -57,7 +61,10 @@ class Answers:
 
     def expect(self, number: int, handle: JobHandle) -> None:
         """Waits for the answer to this command, too."""
-        self._commands[handle.partition, handle.offset] = (number, handle.key)
+        if handle.offset == OFFSET_UNKNOWN:
+            self._unplaced.setdefault(handle.key, deque()).append(number)
+        else:
+            self._commands[handle.partition, handle.offset] = (number, handle.key)
         self._left += 1
 
     def read(self) -> Iterator[Answer]:
@@ -68,14 +75,15 @@ class Answers:
 
     def unanswered(self) -> Iterator[Answer]:
         """Lines and keys of jobs that were not answered; as their trouble, what was heard of each last."""
-        for number, key in self._commands.values():
+        unplaced = [(number, key) for key, numbers in self._unplaced.items() for number in numbers]
+        for number, key in [*self._commands.values(), *unplaced]:
             yield Answer(number, key, "nothing", outcome=Outcome.UNKNOWN)
         for key, numbers in self._open.items():
             for number in numbers:
                 yield Answer(number, key, self._last.get(key, "nothing"))
 
     def _decided(self, event: JobEvent) -> Iterator[Answer]:
-        found = self._commands.pop((event.partition, event.event.source), None)
+        found = self._commands.pop((event.partition, event.event.source), None) or self._by_key(event)
         if found is None:
             return
         number, key = found
@@ -94,6 +102,20 @@ class Answers:
             self._open.setdefault(key, []).append(number)
             # A job that existed may have become what it is before anything that is read here.
             self._last[key] = f"it was there already, {refusal.found}" if refusal else "it was created"
+
+    def _by_key(self, event: JobEvent) -> tuple[int, str] | None:
+        """The command without a known offset that an event answers: the first of its key."""
+        match event.event:
+            case JobCreated() | CommandRejected(command="CreateJob"):
+                numbers = self._unplaced.get(event.key)
+            case _:
+                return None
+        if not numbers:
+            return None
+        number = numbers.popleft()
+        if not numbers:
+            del self._unplaced[event.key]
+        return number, event.key
 
     def _ended(self, event: JobEvent) -> Iterator[Answer]:
         result = finish_of(event.event)

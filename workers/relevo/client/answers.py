@@ -98,10 +98,11 @@ class Ending:
         self.future.set_running_or_notify_cancel()
         self.last = "nothing"
         self._handle = handle
+        self._begun = False
 
     def heard(self, position: int, event: Event) -> None:
         """An event about the job, from the follower's thread only."""
-        if self.future.done():
+        if self.future.done() or not self._is_of_ours(event):
             return
         self.last = _describe(event)
         result = finish_of(event)
@@ -109,6 +110,16 @@ class Ending:
             self.future.set_result(result)
         elif isinstance(event, events.CommandRejected) and event.source == self._handle.offset:
             self._refused(event)
+
+    def _is_of_ours(self, event: Event) -> bool:
+        """Whether it is not of an earlier job of the key, which may be used again once that one is forgotten.
+
+        Commands of an earlier one stand before the one that made ours, and an event names its command.
+        """
+        if self._handle.offset == OFFSET_UNKNOWN:
+            return True
+        self._begun = self._begun or event.source >= self._handle.offset
+        return self._begun and (event.source < 0 or event.source >= self._handle.offset)
 
     def _refused(self, event: events.CommandRejected) -> None:
         if event.reason != "ALREADY_EXISTS":

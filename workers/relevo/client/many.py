@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Final, TypeAlias
 
 from relevo.client.results import BulkResult, JobHandle
-from relevo.client.steps import Steps, Wait, run_async
+from relevo.client.steps import Steps, Wait, left, run_async
 from relevo.errors import InvalidRequest, RelevoError
 
 IN_FLIGHT_MAX: Final = 500
@@ -58,7 +58,7 @@ def _await(woken: queue.SimpleQueue[tuple[_Slot, Wait]], slots: deque[_Slot]) ->
     now = time.monotonic()
     first = min((slot.deadline for slot in slots if slot.result is None), default=now)
     try:
-        slot, wait = woken.get(timeout=max(0.0, first - now))
+        slot, wait = woken.get(timeout=left(first))
     except queue.Empty:
         now = time.monotonic()
         for late in [each for each in slots if each.result is None and each.deadline <= now]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Generator
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
@@ -20,6 +20,8 @@ class Wait:
     deadline: float | None
 
 
+WAIT_MAX_S: Final = 1e9
+"""Python refuses to wait much longer than that, some 30 years."""
 Steps: TypeAlias = Generator[Wait, Any, T]
 
 
@@ -55,5 +57,10 @@ async def run_async(steps: Steps[T]) -> T:
         return result
 
 
+def left(deadline: float) -> float:
+    """Seconds until then, as a lock can wait; a user's may be infinite."""
+    return min(max(0.0, deadline - time.monotonic()), WAIT_MAX_S)
+
+
 def _left(deadline: float | None) -> float | None:
-    return None if deadline is None else max(0.0, deadline - time.monotonic())
+    return None if deadline is None else left(deadline)
