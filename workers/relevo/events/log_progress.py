@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from relevo.errors import LogGap
 from relevo.events.job_event import LogPosition, Skipped
 from relevo_schemas.records import Event
+
+_log: Final = logging.getLogger("relevo.events")
 
 CALL_S = 10.0
 
@@ -130,3 +133,16 @@ def stored(topic: str, progress: Progress) -> TopicPartition:
     """A position for the group to store, which `known` reads."""
     metadata = f"{progress.seq} {progress.epoch}" if progress.seq is not None else None
     return TopicPartition(topic, progress.partition, progress.offset, metadata or "")
+
+
+def keep(consumer: Consumer, topic: str, fresh: list[Progress]) -> None:
+    """Store where a group begins "now": the next member's "now" would leave out what lies between.
+
+    Where the group is being shared out anew it can't be stored; whoever gets the partition begins then.
+    """
+    if not fresh:
+        return
+    try:
+        consumer.commit(offsets=[stored(topic, each) for each in fresh], asynchronous=False)
+    except KafkaException as error:
+        _log.info("%s: where the group begins could not be stored: %s", topic, error.args[0].str())

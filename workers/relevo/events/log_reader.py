@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from relevo.consumer.options import make_consumer
 from relevo.errors import InvalidRequest, LogGap, Refused
 from relevo.events.job_event import LogPosition, Skipped
-from relevo.events.log_progress import CALL_S, Place, Progress, begin, known
+from relevo.events.log_progress import CALL_S, Place, Progress, begin, keep, known
 from relevo.events.type_history import TypeHistory
 from relevo.kafka_options import guarded, no_topic, unreachable
 from relevo_schemas.codec import decode
@@ -153,6 +153,8 @@ class LogReader:
             start,
             to_end=self._to_end,
         )
+        if self._grouped and start == "now":
+            keep(self._consumer, self._topic, found)
         if stored:
             found += begin(self._consumer, self._topic, list(stored), stored, to_end=self._to_end)
         for progress in found:

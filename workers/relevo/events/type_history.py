@@ -61,15 +61,18 @@ class TypeHistory:
             self._consumer.incremental_unassign([TopicPartition(self._topic, partition)])
 
     def step(self, timeout: float) -> list[int]:
-        """Read on for at most ``timeout`` seconds; returns the partitions that are done."""
+        """Read on, once at least, for at most ``timeout`` seconds; returns the partitions that are done."""
         if self._consumer is None:
             return []
         deadline = time.monotonic() + timeout
         done: list[int] = []
         for partition in sorted(self._trimmed):
             self._begin_later(self._consumer, partition)
-        while self._until and not done and (left := deadline - time.monotonic()) > 0:
-            first = self._consumer.poll(min(left, _POLL_S))
+        late = False
+        while self._until and not done and not late:
+            left = deadline - time.monotonic()
+            first = self._consumer.poll(max(0.0, min(left, _POLL_S)))
+            late = left <= 0
             if first is None:
                 continue
             for message in [first, *self._consumer.consume(_BATCH_MAX - 1, 0)]:
