@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from relevo.testing.drills.ending import Accounts, settle, strangers
+from relevo.testing.arrivals import LogFacts
+from relevo.testing.drills.ending import Accounts, settle, strangers, unhandled
 from relevo.testing.drills.workers import taken_up, unfinished
 from relevo.testing.ledger import EffectRun, Moment, Repeat
 from relevo.testing.report import Run
@@ -46,6 +47,28 @@ def test_what_the_verifier_says_against_the_log_fails_every_repeat() -> None:
     )
     assert not run.held
     assert "seq 7 follows 5" in run.broken[0].found
+
+
+def test_a_job_that_only_the_engine_calls_done_is_no_success() -> None:
+    """The ledger is there to say what the engine can't: that a handler came to its end."""
+    log = LogFacts()
+    log.completed = {"ran": 1.0, "idle": 1.0, "begun": 1.0}
+    log.ended_otherwise = {"cancelled": "JobCancelled"}
+    ledger = {"ran": [EffectRun("ran", 1, "w", 1.0, 2.0)], "begun": [EffectRun("begun", 1, "w", 1.0)]}
+    assert unhandled(["ran", "idle", "begun", "cancelled", "open"], ledger, log) == {
+        "idle",
+        "begun",
+        "cancelled",
+    }
+    run = Run("leader-kill", 1, 100.0)
+    books = Accounts({"idle": 110.0}, frozenset(), [], verify_ok=True, unhandled=frozenset({"idle"}))
+    settle([run], books, shared_store=True)
+    assert not run.held
+    assert "idle" in run.broken[0].found
+
+
+def test_a_drill_without_a_repeat_has_nothing_to_settle() -> None:
+    settle([], accounts(), shared_store=True)
 
 
 def test_an_effect_of_a_job_that_nobody_sent_is_a_repeat_of_an_earlier_drill() -> None:

@@ -48,7 +48,7 @@ _COUNTS = click.Choice(("1", "3"))
 )
 @click.option("--seed", type=int, default=None, help="Of what is left to chance; told at the start.")
 @click.option(
-    "--duration", type=click.FloatRange(1), default=600, show_default=True, help="Seconds of a soak."
+    "--duration", type=click.FloatRange(20), default=600, show_default=True, help="Seconds of a soak."
 )
 @click.option(
     "--warm-up",

@@ -14,16 +14,16 @@ import asyncio
 import itertools
 import json
 import logging
+import math
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import relevo
 from relevo.dedup.store import Answer, Claim, Done, Finish, StoreTransaction
@@ -34,6 +34,7 @@ from relevo_schemas.partitioning import partition_of
 IN_FLIGHT_MAX: Final = 50_000
 _ANSWER_S: Final = 300.0
 _DRAIN_S: Final = 5.0
+_WAKE_S: Final = 0.1
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,35 @@ def keys_in_turn(partitions: int, prefix: str) -> Iterator[str]:
         yield waiting[partition].pop(0)
 
 
-def at_rate(rate: float, stop: threading.Event) -> Iterator[int]:
+class StopFlag:
+    """SIGTERM, for the main thread to wait for.
+
+    No event: a signal within the lock of one that is being waited for would wait for itself.
+    """
+
+    def __init__(self) -> None:
+        self._asked = False
+        signal.signal(signal.SIGTERM, self._on_signal)
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self._asked = True
+
+    def wait(self, seconds: float = math.inf) -> bool:
+        """Whether it has come, now or within so many seconds."""
+        until = time.monotonic() + seconds
+        while not self._asked and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, _WAKE_S))
+        return self._asked
+
+
+class Waited(Protocol):
+    """What ends a load: a `StopFlag`, or an event in a process without signals."""
+
+    def wait(self, seconds: float, /) -> bool:
+        """Whether it is over, now or within so many seconds."""
+
+
+def at_rate(rate: float, stop: Waited) -> Iterator[int]:
     """Counts ``rate`` times a second until told to stop; what is late comes at once."""
     began = time.monotonic()
     for number in itertools.count():
@@ -149,7 +178,7 @@ class NotedStore(relevo.DedupStore):
 
 def create(orders: Orders) -> None:
     """Create jobs, as many as are wanted or until SIGTERM, and note what Kafka acknowledged."""
-    stop = _stop_signal()
+    stop = StopFlag()
     book = LedgerFile(Path(orders.folder), f"creator-{os.getpid()}")
     sent: dict[str, float] = {}
     keys = keys_in_turn(orders.partitions, f"d{os.getpid()}-{int(now_ms()) % 100_000_000}")
@@ -202,16 +231,6 @@ def _store(orders: Orders) -> relevo.DedupStore:
         return relevo.MemoryDedupStore()
     # Drills end workers, and not Redis: a throw-away one will do.
     return relevo.RedisDedupStore(orders.redis, volatile_ok=True)
-
-
-def _stop_signal() -> threading.Event:
-    stop = threading.Event()
-
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    signal.signal(signal.SIGTERM, on_signal)
-    return stop
 
 
 def main(arguments: list[str]) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from relevo.testing.arrivals import LogFacts
 from relevo.testing.drills.scene import Scene
 from relevo.testing.ledger import EffectRun, Moment, Repeat, repeats
 from relevo.testing.report import Run
@@ -22,6 +23,7 @@ class Accounts:
     Attributes:
         accepted: When Kafka acknowledged each job, by key.
         lost: Keys that came to no end.
+        unhandled: Keys that came to one without a handler's having ended, or to another end than completion.
         repeated: Effects that were begun again.
         verify_ok: The verifier's word.
         violation: Its first complaint.
@@ -32,14 +34,17 @@ class Accounts:
     repeated: Sequence[Repeat]
     verify_ok: bool
     violation: str = ""
+    unhandled: frozenset[str] = frozenset()
 
 
-def close_books(scene: Scene, moments: Sequence[Moment]) -> Accounts:
+def close_books(scene: Scene, moments: Sequence[Moment], *, handled: bool = True) -> Accounts:
     """Stop creating, wait for the last job, and ask everybody.
 
     Args:
         scene: Where; its load creates nothing afterwards.
         moments: When engine processes were killed or frozen; the crew knows of its own.
+        handled: Whether each job is to have run to its end by the ledger, too. Not where an effect and its
+            done mark are one transaction: a worker that is killed behind it has noted nothing.
     """
     ledger = scene.crew.ledger
     drain(scene)
@@ -56,6 +61,17 @@ def close_books(scene: Scene, moments: Sequence[Moment]) -> Accounts:
         ],
         verify_ok=bool(verdict.ok),
         violation=str(verdict.violations[0]) if verdict.violations else "",
+        unhandled=unhandled(ledger.accepted, ledger.runs, scene.log) if handled else frozenset(),
+    )
+
+
+def unhandled(
+    accepted: Collection[str], runs: Mapping[str, Sequence[EffectRun]], log: LogFacts
+) -> frozenset[str]:
+    """Jobs whose end is the engine's word alone: it says completed, and no handler has come to its end."""
+    ran = {key for key, of_job in runs.items() if any(run.ended is not None for run in of_job)}
+    return frozenset(
+        key for key in accepted if key in log.ended_otherwise or (key in log.completed and key not in ran)
     )
 
 
@@ -98,6 +114,8 @@ def settle(runs: Sequence[Run], accounts: Accounts, *, shared_store: bool) -> No
         shared_store: Whether all workers had one dedup store. Where each has its own, one that dies or sleeps
             can't know what the others do, and a repeat of its doing is counted and breaks no promise.
     """
+    if not runs:
+        return
     # What came before the first belongs to it.
     begins = [0.0, *(run.begun for run in runs[1:]), float("inf")]
     for run, (begin, end) in zip(runs, itertools.pairwise(begins), strict=True):
@@ -108,6 +126,9 @@ def settle(runs: Sequence[Run], accounts: Accounts, *, shared_store: bool) -> No
         run.effects_repeated = len(repeated)
         run.effects_repeated_in_flight = sum(each.in_flight for each in repeated)
         run.verify_ok = accounts.verify_ok
+        idle = sorted(mine & accounts.unhandled)
+        told = f"{len(idle)} were not, such as {', '.join(idle[:3])}" if idle else ""
+        run.expect("every job was completed, and had been handled before", not idle, told)
         astray = [each.run.key for each in repeated if not each.in_flight]
         told = f"{len(astray)} were, such as {', '.join(astray[:3])}" if astray else ""
         if shared_store:

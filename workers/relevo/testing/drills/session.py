@@ -161,7 +161,7 @@ class Session:
             runs = self.report.runs_of(name)
             self._say(f"{name}: waiting for the last job, and asking the verifier")
             hits = [Moment(each.at_wall) for each in cluster.faults[faults_before:] if each.kind in _HITS]
-            accounts = close_books(scene, hits)
+            accounts = close_books(scene, hits, handled=count_up is None)
             settle(runs, accounts, shared_store=bool(settings.redis) and count_up is None)
             if count_up is not None:
                 count_up(scene, runs[-1], accounts)
