@@ -208,7 +208,7 @@ def test_a_store_that_takes_two_seconds_for_each_call_costs_time_only(
         relevo.Client(brokers.kafka, cluster_name) as client,
         app,
     ):
-        jobs = [client.create(kind, lease=2.0) for kind in kinds]
+        jobs = [client.create(kind, lease=4.0) for kind in kinds]
         wait_until(lambda: len(ran) == 5, "all of them run", timeout_s=60)
         wait_until(lambda: app.stats.extended >= 5, "their leases are renewed meanwhile", timeout_s=60)
         assert [client.await_result(job, timeout=60).value for job in jobs] == [job.key for job in jobs]

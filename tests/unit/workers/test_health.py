@@ -69,7 +69,7 @@ class FakeWorkers:
             identity="me",
             drain_s=10.0,
             leases=SimpleNamespace(alive=True, turned_at=now),
-            claims=SimpleNamespace(alive=True),
+            claims=SimpleNamespace(alive=True, turned_at=now),
             sender=SimpleNamespace(alive=True, partitions=self._partitions),
             store=SimpleNamespace(release=self._release),
         )
@@ -152,6 +152,12 @@ def test_threads_that_have_ended_are_told(workers: FakeWorkers, server: HealthSe
 def test_leases_that_are_not_renewed_are_told(workers: FakeWorkers, server: HealthServer) -> None:
     workers.shared.leases.turned_at = time.monotonic() - health.STUCK_S - 1
     assert "renews leases hasn't come round" in reasons(server, "/healthz")[0]
+
+
+def test_claims_that_are_not_renewed_are_told(workers: FakeWorkers, server: HealthServer) -> None:
+    """A store of the user's own that never answers: their loss would never be told to the handlers either."""
+    workers.shared.claims.turned_at = time.monotonic() - health.STUCK_S - 1
+    assert "renews claims hasn't come round" in reasons(server, "/healthz")[0]
 
 
 def test_a_fault_says_why_and_keeps_foreign_texts_to_itself(

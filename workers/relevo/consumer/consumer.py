@@ -188,8 +188,9 @@ class ActivationConsumer:
                 messages.append(message)
             elif error.code() in GONE:
                 # What was read before it belongs to what was there before, and its offsets too.
-                self._note(messages)
-                messages = []
+                gone = (message.topic(), message.partition())
+                self._note([each for each in messages if (each.topic(), each.partition()) == gone])
+                messages = [each for each in messages if (each.topic(), each.partition()) != gone]
                 self._backpressure.assigned(
                     self._consumer, begin_anew(self._consumer, self._tracker, message)
                 )

@@ -91,6 +91,8 @@ class Health:
             found.append(f"the thread that renews leases hasn't come round for {age:.0f} s")
         if not shared.claims.alive:
             found.append("the thread that renews claims has ended")
+        elif (age := now - max(shared.claims.turned_at, since)) > STUCK_S:
+            found.append(f"the thread that renews claims hasn't come round for {age:.0f} s")
         if not shared.sender.alive:
             found.append("the thread that hears of Kafka's acknowledgements has ended")
         return found

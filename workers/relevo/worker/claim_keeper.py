@@ -66,8 +66,10 @@ class ClaimKeeper:
         wanted = claims + [lock for _, lock in locks]
         try:
             answers: list[Answer] = self._store.renew(wanted)
+            if len(answers) != len(wanted):
+                raise ValueError(f"{len(answers)} answers to {len(wanted)} questions")
         except Exception as error:
-            answers = [Unknown(type(error).__name__)] * len(wanted)
+            answers = [Unknown(f"{type(error).__name__}: {error}")] * len(wanted)
         of_locks = {item: answer for (item, _), answer in zip(locks, answers[len(items) :], strict=False)}
         for item, claim, answer in zip(items, claims, answers, strict=False):
             self._heard(item, claim, answer, of_locks.get(item, answer), now)

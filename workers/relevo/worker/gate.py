@@ -114,7 +114,7 @@ class Gate:
         self._by_key: dict[str, Item] = {}
         self._ended: list[Item] = []
         self._stopping = False
-        #: Handlers at work, by key. Read by the lease thread.
+        #: Handlers at work, by key. Read by the threads that renew leases and claims.
         self.running: dict[str, Item] = {}
         #: When its thread last came round, in monotonic seconds; 0: not yet.
         self.turned_at = 0.0

@@ -30,7 +30,7 @@ def is_lock(claim: Claim) -> bool:
 
 
 class OrderLocks:
-    """The locks of one job type. Used by the gate's thread; the lease thread renews those of running jobs.
+    """The locks of one job type. Used by the gate's thread; a `ClaimKeeper` renews those of running jobs.
 
     A lock has a token of its own each time it is taken: a renewal that was under way when it was given back
     can't be mistaken for the next one.
