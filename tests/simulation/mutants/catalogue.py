@@ -11,7 +11,7 @@ import pytest
 from tests.simulation.mutants import jobs, terms
 from tests.simulation.world.world import Report, World
 
-SEEDS_MAX: Final = 150
+SEEDS_MAX: Final = 300
 """Each must be found within so many seeds."""
 
 
