@@ -210,5 +210,5 @@ def drop_in_background(client: object, close: Callable[[], object] | None = None
         threading.Thread(target=let_go, name="relevo-drop", daemon=True).start()
     except RuntimeError:  # the system has no thread left
         if close is not None:
-            with contextlib.suppress(KafkaException):
+            with contextlib.suppress(KafkaException, RuntimeError):
                 close()

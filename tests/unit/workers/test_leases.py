@@ -262,3 +262,24 @@ def test_a_lease_shorter_than_a_claim_is_renewed_in_time() -> None:
     item = world.run("a")
     world.keeper.tick()
     assert item.renew_at <= time.monotonic() + 1 / 3
+
+
+@pytest.mark.parametrize("fault", ["raises", "says too little"])
+def test_a_store_that_breaks_its_word_has_not_answered_and_its_texts_are_not_told(fault: str) -> None:
+    """A driver's error may quote the store's address, password and all, and why a claim is lost is logged."""
+    world = World()
+    item = world.run("a", renew_in=-1)
+
+    def renew(claims: Sequence[Claim]) -> list[Answer]:
+        assert len(claims) == 1
+        if fault == "raises":
+            raise OSError("can't reach redis://:secret-word@host")
+        return []
+
+    world.store.renew = renew  # type: ignore[method-assign]
+    item.claim_until = time.monotonic() - 1
+    world.claims.tick()
+    assert item.claim_due > time.monotonic(), "asked again, but not at once"
+    assert item.job.lost_reason is not None
+    assert "could not be renewed" in item.job.lost_reason
+    assert "secret-word" not in item.job.lost_reason

@@ -69,7 +69,8 @@ class ClaimKeeper:
             if len(answers) != len(wanted):
                 raise ValueError(f"{len(answers)} answers to {len(wanted)} questions")
         except Exception as error:
-            answers = [Unknown(f"{type(error).__name__}: {error}")] * len(wanted)
+            # Its text may quote an address with a password, and the reason reaches logs.
+            answers = [Unknown(type(error).__name__)] * len(wanted)
         of_locks = {item: answer for (item, _), answer in zip(locks, answers[len(items) :], strict=False)}
         for item, claim, answer in zip(items, claims, answers, strict=False):
             self._heard(item, claim, answer, of_locks.get(item, answer), now)
