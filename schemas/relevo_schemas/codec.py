@@ -40,7 +40,7 @@ from relevo_schemas.fields import (
 )
 from relevo_schemas.files import load_current, load_retired
 from relevo_schemas.job import JobSpec
-from relevo_schemas.job_body import JobCarrier, decode_job, job_spec
+from relevo_schemas.job_body import JobCarrier, canonical, decode_job, job_spec
 from relevo_schemas.records import Record
 
 __all__ = [
@@ -48,6 +48,7 @@ __all__ = [
     "MARKER",
     "RECORD_BYTES_MAX",
     "Codec",
+    "canonical",
     "decode",
     "decode_job",
     "default_codec",

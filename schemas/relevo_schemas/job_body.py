@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from relevo_schemas.fields import (
@@ -91,6 +92,66 @@ def job_spec(
         raise unwritable("JobSpec", error) from error
     body = stream.getvalue()
     return JobSpec(*values[:-1], body=body, variables_at=len(body) - len(variables))
+
+
+def canonical(job: JobSpec) -> JobSpec:
+    """``job`` itself where its encoding is the shortest, as every proper writer makes it; else encoded anew.
+
+    Avro leaves room: a number may be padded to any length, a map may be cut into blocks and name a key
+    twice. fastavro reads all of it, other readers of the log don't, and a megabyte of padding would leave no
+    room for what later records of the job add. No field's encoding is shorter than the shortest, so the
+    length of the whole tells.
+    """
+    length = (
+        _text_length(job.key)
+        + _text_length(job.type)
+        + _numbers_length(
+            job.priority, job.retries, job.backoff_ms, job.backoff_max_ms, job.lease_ms, job.run_at,
+            job.expires_at,
+        )
+        + (1 if job.correlation_id is None else 1 + _text_length(job.correlation_id))
+        + (_map_length(job.headers) if job.headers else 1)
+        + _number_length(job.variables_size)
+    )  # fmt: skip
+    if length == len(job.body) - job.variables_size:
+        return job
+    return job_spec(
+        key=job.key,
+        type=job.type,
+        variables=job.variables,
+        priority=job.priority,
+        retries=job.retries,
+        backoff_ms=job.backoff_ms,
+        backoff_max_ms=job.backoff_max_ms,
+        lease_ms=job.lease_ms,
+        run_at=job.run_at,
+        expires_at=job.expires_at,
+        correlation_id=job.correlation_id,
+        headers=job.headers,
+    )
+
+
+def _number_length(number: int) -> int:
+    """Bytes of the shortest encoding: seven bits in each, of twice the number and its sign."""
+    doubled = number << 1 if number >= 0 else ~(number << 1)
+    return (doubled.bit_length() + 6) // 7 or 1
+
+
+def _text_length(text: str) -> int:
+    size = len(text) if text.isascii() else len(text.encode())
+    return size + _number_length(size)
+
+
+def _map_length(headers: Mapping[str, str]) -> int:
+    """One block of all, and the zero at the end."""
+    texts = sum(_text_length(name) + _text_length(text) for name, text in headers.items())
+    return _number_length(len(headers)) + texts + 1
+
+
+@lru_cache(maxsize=512)
+def _numbers_length(*numbers: int) -> int:
+    """Most jobs of a type have the same."""
+    return sum(map(_number_length, numbers))
 
 
 class JobCarrier:

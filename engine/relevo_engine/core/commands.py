@@ -15,6 +15,7 @@ from relevo_engine.core.timeouts import TAKEN_OVER, fell_silent
 from relevo_engine.core.turn import Turn
 from relevo_schemas import commands as cmd
 from relevo_schemas import events as ev
+from relevo_schemas.codec import canonical
 from relevo_schemas.job import JobSpec
 from relevo_schemas.partitioning import partition_of
 from relevo_schemas.records import Command, Event
@@ -77,7 +78,8 @@ def _create(turn: Turn, command: cmd.CreateJob) -> list[Event]:
     fault = _creation_fault(turn, spec)
     if fault is not None:
         return [turn.refuse(command, spec.key, fault)]
-    return [ev.JobCreated(*turn.head(), spec)]
+    # Copied from here on into every record of the job.
+    return [ev.JobCreated(*turn.head(), canonical(spec))]
 
 
 def _creation_fault(turn: Turn, spec: JobSpec) -> Fault | None:

@@ -9,6 +9,7 @@ import pytest
 from relevo_engine.core.job import JobState
 from relevo_schemas import commands as cmd
 from relevo_schemas import events as ev
+from relevo_schemas.codec import encode
 from relevo_schemas.partitioning import partition_of
 from tests.unit.core.harness import START, Channels, Partition, refusals, rules, spec
 
@@ -36,6 +37,20 @@ def test_a_client_that_repeats_its_create_gets_the_same_job() -> None:
     p.failover()
     assert refusals(p.create("k")) == [("ALREADY_EXISTS", "COMPLETED")]
     assert len(p.activations) == 1
+
+
+def test_padding_in_a_jobs_encoding_goes_no_further() -> None:
+    """With a checkpoint beside it an activation would outgrow a record, under every leader there will be."""
+    p = Partition(rules())
+    value = encode(cmd.CreateJob(spec("k", priority=0)))
+    number = value.index(b"email") + len(b"email")
+    assert value[number] == 0
+    created, _ = p.send(value[:number] + b"\x80" * 950_000 + value[number:])
+    assert isinstance(created, ev.JobCreated)
+    assert created.job == spec("k", priority=0)
+    p.send(cmd.CheckpointJob("k", 1, b"x" * 60_000))
+    p.fail("k", retry_in_ms=0)
+    assert [activation.attempt for _, _, activation in p.activations] == [1, 2]
 
 
 def test_two_creates_of_one_key_in_one_batch_make_one_job() -> None:
