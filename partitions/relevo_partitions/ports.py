@@ -92,6 +92,12 @@ class Coordinator(Protocol):
     def delete(self, path: str, version: int) -> bool:
         """Delete ``path`` if it has ``version``; False where it is gone or changed."""
 
+    def replace(self, path: str, version: int, data: bytes) -> tuple[bool, Znode | None]:
+        """`delete`, then `create` an ephemeral znode in its place, which doesn't wait for the first answer.
+
+        Somebody else may come in between, or have deleted it before: the two succeed or fail by themselves.
+        """
+
 
 class Seat(Protocol):
     """The claim to a partition, as ZooKeeper knows it."""

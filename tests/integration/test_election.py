@@ -6,15 +6,13 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from relevo.testing.proxy import TcpProxy
 from relevo_partitions.election.election import Claim, Election
-from relevo_partitions.election.membership import Membership, NodeInfo
+from relevo_partitions.election.membership import NodeInfo
 from relevo_partitions.election.zookeeper import ZooKeeper
 from relevo_partitions.errors import (
     ConfigMismatch,
@@ -25,42 +23,9 @@ from relevo_partitions.errors import (
 )
 from relevo_partitions.ports import Verdict
 from relevo_partitions.runtime import THREADS
-from relevo_partitions.statemachine import Term
 from tests.support.brokers import Brokers
+from tests.support.election_site import SESSION_TIMEOUT_S, Site
 from tests.support.waiting import wait_until
-
-SESSION_TIMEOUT_S = 1.5
-
-
-class Site:
-    """Clients of one ZooKeeper, each closed at the end."""
-
-    def __init__(self, zookeeper: str, cluster: str) -> None:
-        self.address, self.cluster = zookeeper, cluster
-        self.stack = ExitStack()
-
-    def client(
-        self,
-        address: str | None = None,
-        on_state: Callable[[str], None] = lambda _: None,
-        on_watch: Callable[[str], None] = lambda _: None,
-    ) -> ZooKeeper:
-        client = ZooKeeper(address or self.address, SESSION_TIMEOUT_S, on_state, on_watch)
-        client.start()
-        assert client.wait_connected(20)
-        self.stack.callback(client.close, 5)
-        return client
-
-    def proxy(self) -> TcpProxy:
-        return self.stack.enter_context(TcpProxy(self.address))
-
-    def election(self, client: ZooKeeper, node: str = "n1") -> Election:
-        election = Election(client, f"/{self.cluster}", Term(node, f"{node}-1"))
-        election.prepare(0)
-        return election
-
-    def membership(self, client: ZooKeeper, node: str = "n1", incarnation: str = "1") -> Membership:
-        return Membership(client, self.cluster, NodeInfo(node, f"{node}:80", incarnation))
 
 
 @pytest.fixture
@@ -72,86 +37,6 @@ def site(brokers: Brokers, cluster_name: str) -> Iterator[Site]:
 
 def never() -> bool:
     return False
-
-
-def test_only_one_of_many_gets_the_claim(site: Site) -> None:
-    elections = [site.election(site.client(), f"n{index}") for index in range(4)]
-    claims: list[Claim | None] = []
-    gate = threading.Barrier(4)
-
-    def try_it(election: Election) -> None:
-        gate.wait(10)
-        claims.append(election.claim(0, THREADS.token()))
-
-    threads = [threading.Thread(target=try_it, args=(election,)) for election in elections]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(10)
-    assert len(claims) == 4
-    winners = [claim for claim in claims if claim is not None]
-    assert len(winners) == 1
-    assert winners[0].verify() is Verdict.OURS
-
-
-def test_a_claim_whose_reply_was_lost_is_found_again(site: Site) -> None:
-    """The znode was created, and its creator waits behind itself."""
-    proxy = site.proxy()
-    client = site.client(proxy.address)
-    election = site.election(client)
-    token = THREADS.token()
-    proxy.drop_replies(True)
-    with pytest.raises(ZooKeeperUnavailable):
-        election.claim(0, token)
-    proxy.refuse()
-    proxy.heal()
-    wait_until(lambda: client.connected, "reconnected")
-    claim = election.claim(0, token)
-    if claim is None:  # the session didn't outlive the fault: the znode went with it, or will
-        wait_until(lambda: election.claim(0, token) is not None, "claimed anew")
-    else:
-        assert claim.verify() is Verdict.OURS
-    assert election.claim(0, THREADS.token()) is None, "one znode, and no second claim beside it"
-
-
-def test_a_claim_does_not_survive_its_session(site: Site) -> None:
-    proxy = site.proxy()
-    client = site.client(proxy.address)
-    election = site.election(client)
-    claim = election.claim(0, THREADS.token())
-    assert claim is not None
-    before = client.session
-    proxy.cut()
-    assert claim.verify() is Verdict.UNKNOWN, "no answer is no answer, not yes and not no"
-    witness = site.election(site.client(), "n2")
-    wait_until(lambda: witness.look(0).leader is None, "the servers ended the session")
-    proxy.heal()
-    wait_until(lambda: client.connected and client.session != before, "a new session")
-    assert claim.verify() is Verdict.LOST
-
-
-def test_a_claim_that_was_deleted_and_made_anew_is_another(site: Site) -> None:
-    client = site.client()
-    election = site.election(client)
-    first = election.claim(0, "same-token")
-    assert first is not None
-    assert election.remove(0, first.record)
-    second = election.claim(0, "same-token")
-    assert second is not None
-    assert first.verify() is Verdict.LOST
-    assert second.verify() is Verdict.OURS
-    assert not election.remove(0, first.record), "a late clean-up must not hit the claim after"
-    assert second.verify() is Verdict.OURS
-
-
-def test_a_foreign_znode_counts_as_a_strangers_claim(site: Site) -> None:
-    client = site.client()
-    election = site.election(client)
-    client.create(election.leader_path(0), b"\xff not JSON", ephemeral=False)
-    sight = election.look(0)
-    assert sight.leader is not None
-    assert not election.is_own(sight.leader)
-    assert election.claim(0, THREADS.token()) is None
 
 
 def test_a_candidate_left_by_an_earlier_session_is_replaced(site: Site) -> None:

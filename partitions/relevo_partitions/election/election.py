@@ -40,6 +40,21 @@ class Sight:
     candidates: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    """What became of a dead leader's znode.
+
+    Attributes:
+        free: Whether nobody else has claimed the partition, as far as ZooKeeper has shown.
+        removed: Whether it was deleted by this node.
+        claim: This node's own, where it was to claim.
+    """
+
+    free: bool
+    removed: bool = False
+    claim: Claim | None = None
+
+
 class Claim:
     """A leader znode of our own; see `relevo_partitions.ports.Seat`."""
 
@@ -135,16 +150,20 @@ class Election:
 
         A znode that exists and carries ``token`` is ours: it was created, and the reply got lost.
         """
-        path = self.leader_path(partition)
-        data = json.dumps(
-            {"node": self._who.node, "incarnation": self._who.incarnation, "term_token": token}
-        ).encode()
+        path, data = self.leader_path(partition), self._data(token)
         try:
             made = self._zookeeper.create(path, data, ephemeral=True)
         except KeyError:
             self.prepare(partition)
             made = self._zookeeper.create(path, data, ephemeral=True)
-        found = made or self._zookeeper.get(path)
+        return self._claim_in(path, made or self._zookeeper.get(path), token)
+
+    def _data(self, token: str) -> bytes:
+        who = self._who
+        return json.dumps({"node": who.node, "incarnation": who.incarnation, "term_token": token}).encode()
+
+    def _claim_in(self, path: str, found: Znode | None, token: str) -> Claim | None:
+        """The claim in a znode that was made or found, if it is the one with ``token``."""
         record = None if found is None else read_record(found)
         if record is None or record.token != token or record.session != self._zookeeper.session:
             return None
@@ -162,17 +181,23 @@ class Election:
             return False
         return self._zookeeper.delete(path, found.version)
 
-    def remove_dead(self, partition: int, record: LeaderRecord, found_it: Callable[[], None]) -> bool:
+    def remove_dead(
+        self, partition: int, record: LeaderRecord, found_it: Callable[[], str | None]
+    ) -> Removal:
         """Delete the leader znode of a process that is dead, if it still is the one in ``record``.
 
-        ``found_it`` is called first, once ZooKeeper has shown that it is.
+        ``found_it`` is called first, once ZooKeeper has shown that it is. It may give a token: then this node
+        claims the partition in the same breath.
         """
         path = self.leader_path(partition)
         found = self._zookeeper.get(path)
         if found is None or found.czxid != record.czxid:
-            return False
-        found_it()
-        return self._zookeeper.delete(path, found.version)
+            return Removal(free=found is None)
+        token = found_it()
+        if token is None:
+            return Removal(free=True, removed=self._zookeeper.delete(path, found.version))
+        removed, made = self._zookeeper.replace(path, found.version, self._data(token))
+        return Removal(free=made is not None, removed=removed, claim=self._claim_in(path, made, token))
 
     def remove_candidate(self, partition: int, node: str, incarnation: str) -> None:
         """Delete the candidate znode of a process that is dead."""

@@ -173,6 +173,27 @@ class ZooKeeper:
             return False
         return True
 
+    def replace(self, path: str, version: int, data: bytes) -> tuple[bool, Znode | None]:
+        """`delete`, then `create` an ephemeral znode in its place, which doesn't wait for the first answer.
+
+        A session's requests are carried out in order, so ZooKeeper writes both to its disk at once.
+        """
+        deleting = self._begin(f"delete {path}", lambda: self._client.delete_async(path, version))
+        creating = self._begin(
+            f"create {path}",
+            lambda: self._client.create_async(path, data, ephemeral=True, include_data=True),
+        )
+        try:
+            self._end(f"delete {path}", deleting)
+            deleted = True
+        except (NoNodeError, BadVersionError):
+            deleted = False
+        try:
+            _, stat = self._end(f"create {path}", creating)
+        except (NodeExistsError, NoNodeError):
+            return deleted, None
+        return deleted, _znode(data, stat)
+
     def _ask(self, what: str, send: Callable[[], Any]) -> Any:
         return self._end(what, self._begin(what, send))
 

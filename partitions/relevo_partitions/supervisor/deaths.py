@@ -2,7 +2,9 @@
 
 A proof may be wrong, and comes to every survivor. Whoever ranks first acts at once, the others a step later
 each, if there is anything left to do by then. What is deleted is what was seen of the very process that died,
-so a living node that was taken for dead keeps what it makes anew.
+so a living node that was taken for dead keeps what it makes anew. Only where two act in the same moment may
+one delete what the other has just made in its place, since ZooKeeper counts versions from 0 again: that
+other one learns that its claim is lost before it leads.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from relevo_partitions.election.election import Election
+from relevo_partitions.election.election import Claim, Election
 from relevo_partitions.election.membership import Membership
 from relevo_partitions.election.ranking import rank
 from relevo_partitions.observer import Observer
@@ -77,13 +79,16 @@ class Deaths:
             post.death_noticed_at = died.at
             post.dirty = True
 
-    def act(self, now: float, doomed: Callable[[Post], None], freed: Callable[[Post], None]) -> None:
+    def act(
+        self, now: float, doomed: Callable[[Post], str | None], freed: Callable[[Post, Claim | None], None]
+    ) -> None:
         """Delete what is due.
 
         Args:
             now: The present.
-            doomed: Told each partition whose claim stands and is about to be deleted.
-            freed: Told each partition whose claim was deleted, at once.
+            doomed: Told each partition whose claim stands and is about to be deleted; gives the token of this
+                node's own claim, where it is to be made at once.
+            freed: Told each partition whose claim was deleted, at once, and this node's own.
 
         Raises:
             ZooKeeperUnavailable: The rest is tried again.
@@ -123,13 +128,18 @@ class Deaths:
         """The dead node's other znodes are in nobody's way at once: they come after the claims."""
         return (1 + rank(_NODES, self._scene.me, self._scene.live())) * self._step_s
 
-    def _free(self, post: Post, doomed: Callable[[Post], None], freed: Callable[[Post], None]) -> None:
+    def _free(
+        self, post: Post, doomed: Callable[[Post], str | None], freed: Callable[[Post, Claim | None], None]
+    ) -> None:
         leader = post.sight.leader if post.sight is not None else None
         if leader is None:
             return
-        if self._election.remove_dead(post.partition, leader, lambda: doomed(post)):
+        removal = self._election.remove_dead(post.partition, leader, lambda: doomed(post))
+        if removal.removed:
             self._observer.note("dead_leader_removed", partition=post.partition, node=leader.node)
-        freed(post)
+        post.dirty = True
+        if removal.free:
+            freed(post, removal.claim)
 
     def _clear(self, proof: _Proof) -> None:
         if not proof.registration or not self._membership.remove(proof.node, proof.registration):

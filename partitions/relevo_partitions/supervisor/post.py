@@ -61,6 +61,8 @@ class Post:
         self.standby: Standby | None = None
         self.fence_ahead: FenceAhead | None = None
         """Under way while a dead leader's claim is replaced by this node's."""
+        self.detected_at = 0.0
+        """When ZooKeeper had last shown the claim of a leader that is dead."""
         self.hand_over: str | None = None
         """What a hand-over waits for, in words."""
         self.blocked_until = 0.0

@@ -81,25 +81,37 @@ class Steward:
         post.saw(sight, self._now(), self._scene.live())
         self._act(post, sight)
 
-    def doomed(self, post: Post) -> None:
+    def doomed(self, post: Post) -> str | None:
         """A dead leader's claim is about to be deleted: whoever ranks first begins to fence meanwhile.
 
         Not before ZooKeeper has shown the claim of the dead: one that was taken for dead by mistake would be
         fenced, and without ZooKeeper it couldn't learn that it may go on.
+
+        Returns:
+            The token of the claim that this node makes together with the deletion; None: it makes none.
         """
         sight, me = post.sight, self._settings.node
-        if sight is None or post.fence_ahead is not None or self._scene.leaving or not self._hot(post):
-            return
-        if rank(post.partition, me, {*self._rivals(post, sight), me}) == 0:
+        if sight is None or post.leadership is not None or not (self._may_follow(post) and self._hot(post)):
+            return None
+        if rank(post.partition, me, {*self._rivals(post, sight), me}) != 0:
+            return None
+        if post.fence_ahead is None:
             post.fence_ahead = FenceAhead(post.io, post.partition, self._runtime)
+        post.token = self._runtime.token()
+        post.detected_at = self._now()
+        return post.token
 
-    def freed(self, post: Post) -> None:
+    def freed(self, post: Post, claim: Claim | None) -> None:
         """A dead leader's claim was just deleted: whoever ranks first claims without another look."""
-        if post.sight is not None and post.leadership is None:
-            post.saw(Sight(None, post.sight.candidates), self._now(), self._scene.live())
-            post.dirty = True
-            self._plan_claim(post, self._may_follow(post))
-            self.claim_if_due(post)
+        if post.sight is None or post.leadership is not None:
+            return
+        post.saw(Sight(None, post.sight.candidates), self._now(), self._scene.live())
+        post.dirty = True
+        if claim is not None:
+            self._begin(post, claim, self._takeover(post, post.detected_at))
+            return
+        self._plan_claim(post, self._may_follow(post))
+        self.claim_if_due(post)
 
     def _act(self, post: Post, sight: Sight) -> None:
         if post.leadership is not None:
@@ -256,7 +268,7 @@ class Steward:
         if claim is not None:
             self._begin(post, claim, takeover)
 
-    def _takeover(self, post: Post) -> Takeover:
+    def _takeover(self, post: Post, detected_at: float | None = None) -> Takeover:
         takeover = Takeover(
             post.partition,
             post.cause,
@@ -265,7 +277,7 @@ class Steward:
             lambda step, seconds: self._observer.takeover_step(post.partition, step, seconds),
             self._runtime,
         )
-        takeover.step("detect")
+        takeover.step("detect", detected_at)
         return takeover
 
     # -- leading

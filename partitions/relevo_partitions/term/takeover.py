@@ -72,12 +72,12 @@ class Takeover:
         self._at: dict[str, float] = {}
         self._on_step = on_step
 
-    def step(self, name: str) -> None:
-        """The step ``name`` of `STEPS` is done. Only its first time counts."""
+    def step(self, name: str, at: float | None = None) -> None:
+        """The step ``name`` of `STEPS` is done, or was at ``at``. Only its first time counts."""
         moment = STEPS[name]
         if moment in self._at:
             return
-        now = self._now()
+        now = self._now() if at is None else at
         self._at[moment] = now
         self._on_step(name, max(0.0, now - self._last))
         self._last = now

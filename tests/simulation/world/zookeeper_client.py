@@ -195,3 +195,7 @@ class SimZooKeeper:
 
     def delete(self, path: str, version: int) -> bool:
         return self._ask("delete", lambda number: self._ensemble.delete(number, path, version))
+
+    def replace(self, path: str, version: int, data: bytes) -> tuple[bool, Znode | None]:
+        # One after the other, so that others come in between, and the second gets lost alone.
+        return self.delete(path, version), self.create(path, data, ephemeral=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from relevo_partitions.election.election import LeaderRecord, Sight
+from relevo_partitions.election.election import LeaderRecord, Removal, Sight
 from relevo_partitions.election.membership import NodeInfo
 from relevo_partitions.election.ranking import ranking
 from relevo_partitions.observer import Observer
@@ -28,12 +28,14 @@ class ZNodes:
         self.nodes: dict[str, int] = {}
         self.seen: dict[str, int] = {}
 
-    def remove_dead(self, partition: int, record: LeaderRecord, found_it: Callable[[], None]) -> bool:
+    def remove_dead(
+        self, partition: int, record: LeaderRecord, found_it: Callable[[], str | None]
+    ) -> Removal:
         if self.claims.get(partition) != record.czxid:
-            return False
+            return Removal(free=partition not in self.claims)
         found_it()
         del self.claims[partition]
-        return True
+        return Removal(free=True, removed=True)
 
     def remove_candidate(self, partition: int, node: str, incarnation: str) -> None:
         self.candidates.discard((partition, node, incarnation))
@@ -83,7 +85,7 @@ class Site:
         self.deaths.act(
             now,
             lambda post: self.doomed.append(post.partition),
-            lambda post: self.freed.append(post.partition),
+            lambda post, _claim: self.freed.append(post.partition),
         )
         return self.freed
 
@@ -123,9 +125,10 @@ def test_a_claim_made_since_is_left_alone() -> None:
     """A late clean-up must not hit the next leader."""
     site = Site(FIRST).stands_by(0).hears()
     site.znodes.claims[0] = 99
-    site.act(100.0)
+    assert site.act(100.0) == [], "it isn't free"
     assert site.znodes.claims == {0: 99}
     assert site.doomed == [], "nor may it be fenced"
+    assert site.posts[0].dirty, "somebody else leads: look who"
 
 
 def test_a_later_process_of_the_same_node_is_left_alone() -> None:
