@@ -29,6 +29,8 @@ class Knobs:
         latency: Offered rates with the seconds each is offered for, and the repeats.
         idle_s: For how long an idle cluster is watched.
         core_jobs: Jobs that go through the core alone.
+        growth: Beside how many others a job's cost is measured.
+        growth_types: The same of job types.
         scratch: For logs and orders.
         say: Told what happens.
         profile: Whether py-spy records the processes of the base case.
@@ -46,6 +48,8 @@ class Knobs:
     latency: Sequence[tuple[float, float, int]] = ((50, 40, 1), (500, 40, 3), (2_000, 12, 3))
     idle_s: float = 20.0
     core_jobs: int = 20_000
+    growth: Sequence[int] = (1_000, 10_000, 100_000, 1_000_000)
+    growth_types: Sequence[int] = (1, 10, 100, 1_000)
     profile: bool = False
     tiny: bool = False
 
@@ -60,6 +64,8 @@ class Knobs:
             latency=((20, 3, 1), (100, 3, 1)),
             idle_s=2.0,
             core_jobs=1_000,
+            growth=(1_000, 2_000),
+            growth_types=(1, 2),
             tiny=True,
         )
 

@@ -64,7 +64,8 @@ def page(report: Mapping[str, Any]) -> str:
     )
     if report.get("tiny"):
         subtitle = "Tiny sizes: these figures mean nothing. " + subtitle
-    body = "".join((_throughput(report), _star(report), _latency(report), _state(report), _targets(report)))
+    parts = (_throughput, _star, _latency, _state, _growth, _targets)
+    body = "".join(part(report) for part in parts)
     return document("Benchmarks", subtitle, body or "<p>Nothing was measured.</p>")
 
 
@@ -119,6 +120,20 @@ def _state(report: Mapping[str, Any]) -> str:
     rates = report.get("state", {}).get("rates", {})
     figures = [Bar(f"{int(count):,} open jobs", float(each["jobs_per_s"])) for count, each in rates.items()]
     return bars("Rate beside open jobs", "jobs/s", figures)
+
+
+def _growth(report: Mapping[str, Any]) -> str:
+    curves = report.get("core", {}).get("growth_us", {})
+    words = {
+        "ready": "ready jobs", "timers": "scheduled jobs", "leases": "leases", "finished": "finished keys",
+        "types": "types that wait",
+    }  # fmt: skip
+    figures = [
+        Bar(f"{int(size):,} {words.get(what, what)}", float(cost))
+        for what, curve in curves.items()
+        for size, cost in curve.items()
+    ]
+    return bars("The core's time for one job, beside others", "µs", figures)
 
 
 def _targets(report: Mapping[str, Any]) -> str:

@@ -7,11 +7,11 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from relevo.testing.bench.timing import medians
-from tests.benchmarks import core_loop
+from tests.benchmarks import core_loop, growth
 from tests.benchmarks.knobs import Knobs
 
 _LIMIT_S: Final = 600.0
@@ -25,13 +25,27 @@ def run(knobs: Knobs, found: Callable[[Mapping[str, Any]], None]) -> None:
     for name in ("step_to_calibration", "codec_to_calibration", "replay_ratio", "codec_read_ratio"):
         knobs.say(f"{name} {figures[name]:g}")
     found({"core": figures, "state": {"replay_ratio": figures["replay_ratio"]}})
+    for what in growth.WAYS:
+        curve = grown(what, knobs.growth_types if what == "types" else knobs.growth)
+        knobs.say(f"µs per job beside {what}: " + ", ".join(f"{int(n):,}: {us:g}" for n, us in curve.items()))
+        found({"core": {"growth_us": {what: curve}}})
     found({"core": instructions(knobs.core_jobs)})
 
 
 def measure(jobs: int, environment: Mapping[str, str] | None = None) -> dict[str, float]:
     """One run of `core_loop`, of this revision or of the one that the environment's PYTHONPATH names."""
+    return _told(core_loop.__file__, str(jobs), environment=environment)
+
+
+def grown(what: str, sizes: Sequence[int]) -> dict[str, float]:
+    """Microseconds per job by the number of others; see `tests.benchmarks.growth`."""
+    return _told(growth.__file__, what, *map(str, sizes))
+
+
+def _told(*command: str, environment: Mapping[str, str] | None = None) -> dict[str, float]:
+    """What a Python program prints, in a process of its own."""
     done = subprocess.run(
-        (sys.executable, "-P", core_loop.__file__, str(jobs)),
+        (sys.executable, "-P", *command),
         capture_output=True,
         text=True,
         timeout=_LIMIT_S,

@@ -101,6 +101,12 @@ def test_the_picture_shows_what_is_there_and_nothing_else() -> None:
     assert "http" not in shown
 
 
+def test_the_picture_shows_what_a_job_costs_beside_others() -> None:
+    shown = page({**report.empty(), "core": {"growth_us": {"timers": {"1000": 50.5, "100000": 51.25}}}})
+    assert "1,000 scheduled jobs" in shown
+    assert "51.25 µs" in shown
+
+
 def test_a_picture_of_nothing_says_so() -> None:
     assert "Nothing was measured" in page(report.empty())
     assert "mean nothing" in page({**report.empty(), "tiny": True})

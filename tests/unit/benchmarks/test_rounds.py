@@ -3,19 +3,47 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from relevo.testing.bench.roles import payload
 from relevo.testing.bench.visit import EXPIRES_S, Plan
+from relevo_engine.machine import PartitionMachine
 from relevo_schemas.codec import encode_json
 from tests.benchmarks import __main__ as front
-from tests.benchmarks import compare, limit
+from tests.benchmarks import compare, growth, limit
 from tests.benchmarks.knobs import Knobs, interleaved
 from tests.benchmarks.parts import PARTS, PieceError, each_piece, part
 from tests.benchmarks.parts.core import parse_count
 from tests.benchmarks.parts.state import bytes_per_job
 from tests.benchmarks.peers.catalog import PEERS
+
+
+@pytest.mark.parametrize("what", growth.WAYS)
+def test_a_jobs_cost_is_measured_beside_others(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each job that is measured comes to its end, and the others stay."""
+    monkeypatch.setattr(growth, "BATCH", 20)
+    monkeypatch.setattr(growth, "PROBE", 40)
+    monkeypatch.setattr(growth, "REPEATS", 1)
+    machines: list[PartitionMachine] = []
+
+    def make(*of: Any) -> PartitionMachine:
+        machines.append(PartitionMachine(*of))
+        return machines[-1]
+
+    monkeypatch.setattr(growth, "PartitionMachine", make)
+    figures = list(growth.WAYS[what]([1, 3] if what == "types" else [20, 60]))
+    assert len(figures) == 2
+    assert min(figures) > 0
+    (machine,) = machines
+    found = machine.summary()
+    others = {"ready": 60 + 20, "timers": 60, "leases": 60, "finished": 0, "types": 3 * 21}[what]
+    measured = 2 * 40
+    assert found["open"] == others
+    assert found["remembered"] == (60 if what == "finished" else measured)
+    assert found["leases"] == (60 if what == "leases" else 0)
+    assert found["timers"] == (60 if what == "timers" else 0)
 
 
 def test_what_drifts_weighs_on_all_alike() -> None:
