@@ -27,7 +27,8 @@ class LocalNode:
         number: Counts from 1.
         folder: For its settings and its log.
         port: Of its HTTP API, on loopback.
-        settings: What stands in its settings file, by name.
+        settings: What stands in its settings file, by name. It goes by these and the defaults alone,
+            whatever ``RELEVO_…`` there is in the environment.
         inherit_fds: See `Server`.
 
     Attributes:

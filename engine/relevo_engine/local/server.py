@@ -28,6 +28,7 @@ _TAIL_LINES = 25
 _LOG_BYTES_MAX = 262_144
 _STACK_FRAME = re.compile(r"\s+(at |\.\.\. \d+ (more|common frames))")
 _PORT_TAKEN = re.compile(r"Address already in use|BindException|Failed to bind")
+_FOR_COMMANDS = "RELEVO_"
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,11 @@ class ServerSpec:
 
 
 class Server:
-    """A server under a keeper. Starting it again keeps its port and its data."""
+    """A server under a keeper. Starting it again keeps its port and its data.
+
+    It goes by its command and its files: of this process's environment it gets all but ``RELEVO_…``, which
+    tells the user's own commands where to go, and that may be another cluster.
+    """
 
     def __init__(self, spec: ServerSpec, inherit_fds: tuple[int, ...] = ()) -> None:
         """Does not start anything.
@@ -164,6 +169,7 @@ class Server:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 bufsize=0,
+                env=_environment(),
                 start_new_session=True,
                 pass_fds=self._inherit_fds,
             )
@@ -314,3 +320,8 @@ class Server:
         if self._pid_fd is not None:
             os.close(self._pid_fd)
         self._keeper = self._pid = self._pid_fd = None
+
+
+def _environment() -> dict[str, str]:
+    """This process's, without the settings in it: in whatever case, as a node reads them."""
+    return {name: value for name, value in os.environ.items() if not name.upper().startswith(_FOR_COMMANDS)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,34 @@ if TYPE_CHECKING:
     from relevo_engine.local.cluster import LocalCluster
 
 _REFRESH_S = 1.0
+
+
+def cluster_name(_context: click.Context, _parameter: click.Parameter, given: str | None) -> str | None:
+    """Lets through what a cluster may be called; a callback of options.
+
+    Raises:
+        click.BadParameter: No node or client would take it.
+    """
+    from relevo_engine.topics import NAME, NAME_RULE
+
+    if given is not None and not NAME.match(given):
+        raise click.BadParameter(f"{given!r} {NAME_RULE}")
+    return given
+
+
+def options_of(kafka: str | None, given: Sequence[str]) -> dict[str, str]:
+    """The librdkafka options given, after those of RELEVO_KAFKA_OPTIONS for a Kafka that the user names.
+
+    Brokers that are started here ask for no password, and are told none.
+
+    Raises:
+        click.BadParameter: One has no ``=``, or the variable isn't a JSON object.
+    """
+    if kafka is None and not given:
+        return {}
+    options = parse_kafka_options(given)
+    names = options if kafka is not None else [each.partition("=")[0] for each in given]
+    return {name: options[name] for name in names}
 
 
 @click.command()
@@ -43,7 +72,13 @@ _REFRESH_S = 1.0
     "--kafka-option", multiple=True, metavar="NAME=VALUE", help="One more librdkafka option; repeatable."
 )
 @click.option(
-    "--cluster", "name", default="relevo", show_default=True, metavar="NAME", help="Name of the cluster."
+    "--cluster",
+    "name",
+    default="relevo",
+    show_default=True,
+    metavar="NAME",
+    callback=cluster_name,
+    help="Name of the cluster.",
 )
 @click.option("--type", "-t", "types", multiple=True, metavar="TYPE", help="Declare a job type; repeatable.")
 @click.option(
@@ -62,6 +97,7 @@ def command(
     Needs a JDK 17 or newer, and Maven for the first time, unless --kafka and --zookeeper name servers that
     run already. Everything listens on loopback, and nothing is kept without --home. Kafka takes port 9092 and
     ZooKeeper 2181 where those are free, else others; a folder that was used before keeps its ports.
+    Variables RELEVO_… change nothing here, but for RELEVO_KAFKA_OPTIONS together with --kafka.
 
     \b
     Examples:
@@ -86,7 +122,7 @@ def command(
         zookeeper=zookeeper,
         name=name,
         types=types,
-        kafka_options=parse_kafka_options(kafka_option),
+        kafka_options=options_of(kafka, kafka_option),
         home=home,
         for_tests=False,
         usual_ports=True,

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from relevo.cli.dev import cluster_name, options_of
 from relevo.cli.drill_table import lines_of
-from relevo.cli.output import addresses, parse_kafka_options
+from relevo.cli.output import addresses
 
 if TYPE_CHECKING:
     from relevo.testing.drills.session import Session
@@ -114,7 +115,7 @@ _COUNTS = click.Choice(("1", "3"))
     help="Drill a cluster that runs already.",
 )
 @click.option("--zookeeper", metavar="HOST:PORT", default=None, callback=addresses, help="Its ZooKeeper.")
-@click.option("--cluster", default=None, metavar="NAME", help="Its name.")
+@click.option("--cluster", default=None, metavar="NAME", callback=cluster_name, help="Its name.")
 @click.option("--kafka-option", multiple=True, metavar="NAME=VALUE", help="One more librdkafka option.")
 def command(
     name: str, brokers: str, zookeepers: str, seed: int | None, duration: float,
@@ -174,7 +175,7 @@ def command(
         kafka=kafka,
         zookeeper=zookeeper,
         cluster=cluster or ("relevo" if kafka else "drill"),
-        kafka_options=parse_kafka_options(kafka_option),
+        kafka_options=options_of(kafka, kafka_option),
         **given,
     )
     signal.signal(signal.SIGTERM, _interrupt)
