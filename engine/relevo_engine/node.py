@@ -28,6 +28,7 @@ from relevo_engine.metrics import NodeMetrics
 from relevo_engine.settings import NodeSettings, unknown_variables
 from relevo_engine.stop_signals import StopSignals
 from relevo_engine.topic_admin import TopicAdmin, require_safe
+from relevo_engine.topics import Finding
 from relevo_engine.types import TypeDirectory
 from relevo_partitions.errors import ConfigMismatch, NodeIdTaken, ZooKeeperUnavailable
 from relevo_partitions.host import PartitionHost
@@ -142,11 +143,15 @@ class Node:
             for name in made:
                 self._log.info("topic created", topic=name)
         findings = self._retry(
-            lambda: self._admin.check(settings.partitions, timeout_s=_KAFKA_TIMEOUT_S), "Kafka", deadline
+            lambda: self._admin.check(
+                settings.partitions, just_made=settings.create_topics, timeout_s=_KAFKA_TIMEOUT_S
+            ),
+            "Kafka",
+            deadline,
         )
         for finding in require_safe(findings, allow_unsafe=settings.allow_unsafe_topics):
             self._log.warning(
-                "UNSAFE TOPIC" if finding.unsafe_only else "job type held up",
+                _headline(finding),
                 topic=finding.topic,
                 setting=finding.setting,
                 found=finding.found,
@@ -224,6 +229,13 @@ class Node:
             redispatch_after_ms=settings.redispatch_after_s * 1000,
         )
         return PartitionMachine(rules, self._types, cluster=settings.cluster)
+
+
+def _headline(finding: Finding) -> str:
+    """What an accepted finding comes to, in the log."""
+    if finding.unsafe_only:
+        return "UNSAFE TOPIC"
+    return "no snapshots" if finding.slow_only else "job type held up"
 
 
 class _Observer(NodeMetrics):

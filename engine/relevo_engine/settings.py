@@ -21,12 +21,12 @@ from pydantic_settings import (
 from pydantic_settings import SettingsError as SourceError
 
 from relevo_engine.errors import SettingsError
+from relevo_engine.topics import NAME, NAME_RULE
 
 ENVIRONMENT_PREFIX: Final = "RELEVO_"
 ACTIVATION_RETENTION_S: Final = 7 * 24 * 3600
 """How long Kafka keeps an activation."""
 
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}\Z")
 _ADDRESSES: Final = re.compile(r"[^\s,:/@]+:\d{1,5}(,[^\s,:/@]+:\d{1,5})*(/[A-Za-z0-9._/-]*)?\Z")
 _BROKERS: Final = re.compile(r"([A-Za-z_]+://)?(\[[0-9A-Fa-f:]+\]|[^\s,:/@]+):\d{1,5}\Z")
 
@@ -234,8 +234,8 @@ class NodeSettings(ClusterWide, BaseSettings):
     @field_validator("cluster", "node_id")
     @classmethod
     def _is_a_name(cls, value: str) -> str:
-        if not _NAME.match(value):
-            raise ValueError("must be 1 to 100 letters, digits, '_' or '-', and begin with a letter or digit")
+        if not NAME.match(value):
+            raise ValueError(NAME_RULE)
         return value
 
     @field_validator("kafka")

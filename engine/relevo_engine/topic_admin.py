@@ -21,6 +21,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stubs re
 from relevo_engine.errors import TopicsError, UnreachableError
 from relevo_engine.topics import (
     BROKERS_SAFE,
+    NAME,
+    NAME_RULE,
     Finding,
     TopicFacts,
     TopicPlan,
@@ -62,10 +64,13 @@ class TopicAdmin:
         options: More options for the Kafka client.
 
     Raises:
-        ValueError: An option is one that Relevo sets itself, or none of librdkafka's.
+        ValueError: No cluster can be called so, or an option is one that Relevo sets itself, or none of
+            librdkafka's.
     """
 
     def __init__(self, kafka: str, cluster: str, options: Mapping[str, str] | None = None) -> None:
+        if not NAME.match(cluster):
+            raise ValueError(f"the cluster's name {cluster!r} {NAME_RULE}")
         self.kafka = kafka
         self.cluster = cluster
         connection = Connection(kafka, options)
@@ -131,7 +136,8 @@ class TopicAdmin:
                 wanted, operation_timeout=timeout_s, request_timeout=timeout_s
             )
         made = [name for name, future in futures.items() if self._was_made(name, future, timeout_s)]
-        self._await_known(made, timeout_s)
+        # Those too that were there: somebody else may have made them only just now.
+        self._await_known(list(futures), timeout_s)
         return made
 
     def init(
@@ -175,14 +181,30 @@ class TopicAdmin:
         copies = max(len(part.replicas) for part in found.partitions.values())
         self.create([plan(self.cluster, activations_topic(self.cluster, job_type), partitions, copies)])
 
-    def check(self, partitions: int, timeout_s: float = TIMEOUT_S) -> list[Finding]:
+    def check(
+        self, partitions: int, *, just_made: bool = False, timeout_s: float = TIMEOUT_S
+    ) -> list[Finding]:
         """What is wrong with the cluster's topics.
+
+        Args:
+            partitions: How many the cluster has.
+            just_made: They were made a moment ago. Any broker may answer, and each learns of a topic in its
+                own time, so one that isn't there is looked for again.
+            timeout_s: The longest wait for an answer, and for such a topic.
 
         Raises:
             UnreachableError: Kafka didn't answer.
         """
-        overview = self.overview(timeout_s)
-        return judge(self.cluster, overview.topics, partitions, kafka=self.kafka, brokers=overview.brokers)
+        deadline = time.monotonic() + timeout_s
+        while True:
+            overview = self.overview(timeout_s)
+            findings = judge(
+                self.cluster, overview.topics, partitions, kafka=self.kafka, brokers=overview.brokers
+            )
+            absent = any(each.is_absence for each in findings)
+            if not (just_made and absent) or time.monotonic() > deadline:
+                return findings
+            time.sleep(_LOOK_S)
 
     def _was_made(self, name: str, future: Future[None], timeout_s: float) -> bool:
         try:
@@ -203,7 +225,7 @@ class TopicAdmin:
             names = [name for name in names if name not in topics or not _is_led(topics[name])]
             if names and time.monotonic() > deadline:
                 raise TopicsError(
-                    f"Kafka at {self.kafka} has made {', '.join(names)}, but after {timeout_s:g} s its"
+                    f"Kafka at {self.kafka} has {', '.join(names)}, but after {timeout_s:g} s its"
                     " brokers don't lead them yet"
                 )
             if names:
@@ -242,13 +264,17 @@ def require_safe(findings: Iterable[Finding], *, allow_unsafe: bool) -> list[Fin
 
     Returns:
         The findings that were accepted, because ``allow_unsafe`` is true or because they hold up one job
-        type only: warn of each.
+        type only, or nothing: warn of each.
 
     Raises:
         TopicsError: The others, each with what to change.
     """
     findings = list(findings)
-    refused = [each for each in findings if not (allow_unsafe and each.unsafe_only) and not each.type_only]
+    refused = [
+        each
+        for each in findings
+        if not (allow_unsafe and each.unsafe_only) and not each.type_only and not each.slow_only
+    ]
     if not refused:
         return findings
     lines = "\n".join(f"  - {each}" for each in refused)

@@ -5,10 +5,14 @@ Pure: facts come in, findings go out. `topic_admin` asks Kafka for the facts and
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}\Z")
+"""What clusters and nodes may be called: it becomes part of topics' names, and of paths in ZooKeeper."""
+NAME_RULE: Final = "must be 1 to 100 letters, digits, '_' or '-', and begin with a letter or digit"
 BROKERS_SAFE: Final = 3
 """Brokers from which on a record survives the loss of one."""
 IN_SYNC_SAFE: Final = 2
@@ -89,6 +93,7 @@ class Finding:
         why: What goes wrong otherwise.
         remedy: A command, or what to do.
         unsafe_only: Records may be lost, but the engine can work: `allow_unsafe_topics` accepts it.
+        slow_only: Nothing is lost and nodes work, but less well.
     """
 
     topic: str
@@ -98,6 +103,12 @@ class Finding:
     why: str
     remedy: str
     unsafe_only: bool
+    slow_only: bool = False
+
+    @property
+    def is_absence(self) -> bool:
+        """Whether the topic isn't there at all."""
+        return self.setting == "existence"
 
     @property
     def type_only(self) -> bool:
@@ -147,8 +158,11 @@ def judge(
     for name in own_topics(cluster):
         if name not in facts:
             remedy = f"relevo topics init --cluster {cluster} --kafka {kafka} --partitions {partitions}"
+            slow_only = name == snapshots_topic(cluster)
             why = "nothing works without it"
-            findings.append(Finding(name, "existence", "missing", "there", why, remedy, False))
+            if slow_only:
+                why = "without it every start reads the whole log, and nothing of that can be deleted"
+            findings.append(Finding(name, "existence", "missing", "there", why, remedy, False, slow_only))
     for name in sorted(facts):
         is_activations = name.startswith(activations_prefix(cluster))
         judged = _Judge(facts[name], kafka)

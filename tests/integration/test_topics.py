@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import signal
+from concurrent.futures import Future
+from unittest.mock import MagicMock
+
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
+from relevo_engine.api.client import ApiClient
 from relevo_engine.local.kafka import admin
 from relevo_engine.topic_admin import TopicAdmin
+from relevo_engine.topics import plan
 from tests.support.brokers import Brokers
 from tests.support.nodes import NodeProcess, Ran, relevo
 
@@ -74,6 +81,44 @@ def test_missing_topics_are_told_with_what_to_run(brokers: Brokers, cluster_name
 def test_a_node_makes_missing_topics_when_asked(brokers: Brokers, cluster_name: str) -> None:
     with NodeProcess(*node(brokers, cluster_name, "--create-topics", "--allow-unsafe-topics")) as running:
         running.await_ready()
+
+
+def test_nodes_work_without_the_topic_of_snapshots_and_say_so(brokers: Brokers, cluster_name: str) -> None:
+    """A cluster from before snapshots has none, and an upgrade must not stop it."""
+    make(brokers, f"{cluster_name}.commands")
+    make(brokers, f"{cluster_name}.log")
+    for epoch in (1, 2):
+        with NodeProcess(*node(brokers, cluster_name, "--allow-unsafe-topics")) as running:
+            running.await_ready()
+            partitions = ApiClient(running.address).get("/v1/partitions")["partitions"]
+            assert [(each["role"], each["epoch"]) for each in partitions] == [("LEADING", epoch)] * 2
+            running.signal(signal.SIGTERM)
+            assert running.await_exit() == 0
+        assert '"no snapshots"' in running.err
+        assert f"relevo topics init --cluster {cluster_name}" in running.err
+    checked = topics("check", brokers, cluster_name, "--allow-unsafe-topics")
+    assert checked.code == 3, checked
+    assert f"{cluster_name}.snapshots: existence is missing" in checked.err
+    made = topics("init", brokers, cluster_name, "--allow-unsafe-topics")
+    assert (made.code, made.out) == (0, f"created {cluster_name}.snapshots\n")
+
+
+def test_topics_that_somebody_else_is_making_are_waited_for() -> None:
+    """Nodes that start together with --create-topics: one makes a topic, another looks for it too soon."""
+    admin = TopicAdmin("localhost:1", "c")
+    client = admin._client = MagicMock()
+    made, there = Future[None](), Future[None]()
+    made.set_result(None)
+    there.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_ALREADY_EXISTS)))
+    client.create_topics.return_value = {"c.commands": made, "c.log": there}
+    led = MagicMock(error=None, partitions={0: MagicMock(leader=1)})
+    client.list_topics.side_effect = [
+        MagicMock(topics={"c.commands": led}),
+        MagicMock(topics={"c.commands": led, "c.log": MagicMock(error=None, partitions={})}),
+        MagicMock(topics={"c.commands": led, "c.log": led}),
+    ]
+    assert admin.create([plan("c", name, 1, 1) for name in ("c.commands", "c.log")]) == ["c.commands"]
+    assert client.list_topics.call_count == 3
 
 
 def test_a_wrong_partition_count_is_refused_even_where_unsafe_topics_are_allowed(

@@ -19,6 +19,7 @@ from relevo_engine.local.node import LocalNode
 from relevo_engine.local.ports import any_accepts, free_ports
 from relevo_engine.local.server import READY_TIMEOUT_S
 from relevo_engine.topic_admin import TopicAdmin
+from relevo_engine.topics import NAME, NAME_RULE
 
 _POLL_S = 0.05
 _REACH_S = 5.0
@@ -48,6 +49,9 @@ class LocalCluster:
         for_tests: See `LocalBrokers`.
         usual_ports: See `LocalBrokers`.
         report: Told, line by line, what takes a while.
+
+    Raises:
+        ValueError: There is to be no node, or no cluster can be called so.
     """
 
     def __init__(
@@ -71,6 +75,8 @@ class LocalCluster:
     ) -> None:
         if nodes < 1:
             raise ValueError(f"a cluster has at least one node, not {nodes}")
+        if not NAME.match(name):
+            raise ValueError(f"the cluster's name {name!r} {NAME_RULE}")
         self.name = name
         self.partitions = partitions
         self.nodes: list[LocalNode] = []

@@ -6,8 +6,8 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from relevo_engine.errors import SettingsError, UnreachableError
-from relevo_engine.topic_admin import TopicAdmin
+from relevo_engine.errors import SettingsError, TopicsError, UnreachableError
+from relevo_engine.topic_admin import Overview, TopicAdmin, require_safe
 from relevo_engine.topics import TopicFacts, judge, plan
 from relevo_engine.verify.reader import TopicReader
 
@@ -53,6 +53,19 @@ def test_missing_topics_are_told_with_the_command_that_makes_them() -> None:
     found = judge("c", {}, 4, kafka="k:1", brokers=3)
     assert [each.topic for each in found] == list(OWN)
     assert found[0].remedy == "relevo topics init --cluster c --kafka k:1 --partitions 4"
+    with pytest.raises(TopicsError, match=r"c\.commands: existence is missing"):
+        require_safe(found, allow_unsafe=True)
+
+
+def test_a_cluster_from_before_snapshots_is_let_through_with_a_warning() -> None:
+    """After an upgrade its nodes would not start until somebody has made the topic, and jobs would wait."""
+    found = judge(
+        "c", {name: facts(name) for name in OWN if name != "c.snapshots"}, 4, kafka="k:1", brokers=3
+    )
+    assert require_safe(found, allow_unsafe=False) == found
+    (warned,) = found
+    assert (warned.topic, warned.slow_only) == ("c.snapshots", True)
+    assert warned.remedy == "relevo topics init --cluster c --kafka k:1 --partitions 4"
 
 
 @pytest.mark.parametrize(
@@ -113,3 +126,20 @@ def test_a_type_is_not_made_with_fewer_copies_because_a_broker_knows_nothing_yet
     with pytest.raises(UnreachableError, match=r"doesn't know the topic c\.log yet"):
         admin.create_type("mail", 4)
     admin._client.create_topics.assert_not_called()
+
+
+def test_no_topic_is_made_for_a_name_that_nothing_accepts() -> None:
+    with pytest.raises(ValueError, match=r"'my\.cluster' must be 1 to 100 letters"):
+        TopicAdmin("localhost:1", "my.cluster")
+
+
+def test_topics_just_made_are_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another broker answers than the one that knew them, and a node would end for a topic that is there."""
+    admin = TopicAdmin("localhost:1", "c")
+    answers = [Overview(3, {}), Overview(3, {name: facts(name) for name in OWN})]
+    monkeypatch.setattr(admin, "overview", lambda _timeout_s: answers.pop(0))
+    assert admin.check(4, just_made=True) == []
+    answers += [Overview(3, {})]
+    assert [each.topic for each in admin.check(4)] == list(OWN)
+    answers += [Overview(3, {})]
+    assert len(admin.check(4, just_made=True, timeout_s=-1.0)) == len(OWN)

@@ -32,11 +32,12 @@ _allow_unsafe = click.option(
 def command() -> None:
     """Create and check the Kafka topics of a cluster.
 
-    A cluster needs two topics, and one more for each job type:
+    A cluster has three topics, and one more for each job type:
 
     \b
       CLUSTER.commands            what clients and workers ask for; kept until trimmed
       CLUSTER.log                 what happened; the source of truth, kept until trimmed
+      CLUSTER.snapshots           what the log has led to, for quick starts; compacted
       CLUSTER.activations.TYPE    what workers of a type are to do; kept for 7 days
 
     Records are safe on three brokers: replication 3, min.insync.replicas 2, no unclean leader election.
@@ -75,7 +76,7 @@ def init(
     made = admin.init(partitions, types, allow_unsafe=allow_unsafe_topics)
     for name in made:
         click.echo(f"created {name}")
-    _judge(admin, partitions, allow_unsafe=allow_unsafe_topics)
+    _judge(admin, partitions, allow_unsafe=allow_unsafe_topics, just_made=True)
     if not made:
         click.echo("nothing to do: all topics are there")
 
@@ -102,18 +103,23 @@ def check(
 def _admin(kafka: str, cluster: str, options: dict[str, str]) -> TopicAdmin:
     from relevo_engine.topic_admin import TopicAdmin
 
-    return TopicAdmin(kafka, cluster, options)
+    try:
+        return TopicAdmin(kafka, cluster, options)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
 
 
-def _judge(admin: TopicAdmin, partitions: int, *, allow_unsafe: bool) -> bool:
+def _judge(admin: TopicAdmin, partitions: int, *, allow_unsafe: bool, just_made: bool = False) -> bool:
     """Shows what was accepted as a warning and refuses the rest. Says whether anything was found."""
     from relevo_engine.errors import TopicsError
     from relevo_engine.topic_admin import require_safe
 
-    findings = admin.check(partitions)
+    findings = admin.check(partitions, just_made=just_made)
     for each in require_safe(findings, allow_unsafe=allow_unsafe):
         click.echo(f"warning: {each}", err=True)
     held_up = [each for each in findings if each.type_only]
     if held_up:
         raise TopicsError(f"{len(held_up)} topic(s) of job types can't be used as they are; see above")
+    if any(each.slow_only for each in findings):
+        raise TopicsError("nodes work like this, but take no snapshots; see above")
     return bool(findings)
