@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -171,3 +172,82 @@ def test_an_error_is_told_to_programs_too(capsys: pytest.CaptureFixture[str]) ->
     assert (told["kind"], told["outcome"], told["retry"]) == ("Unreachable", "not_done", "elsewhere")
     assert "127.0.0.1:1" in told["error"]
     assert "[outcome=not_done retry=elsewhere]" in err
+
+
+TALKATIVE = """
+import sys, click
+from relevo.cli import main as entry
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("rest", nargs=-1)
+def command(rest):
+    while True:
+        click.echo("a line")
+entry.LazyGroup.get_command = lambda *_: command
+entry.main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (("events", "tail", "--from", "start"), 0, ""),
+        (("--debug", "jobs", "list"), 0, ""),
+        (("jobs", "create", "-"), 1, "Error: nobody reads standard output any more"),
+        (("verify",), 1, "Error: nobody reads standard output any more"),
+    ],
+)
+def test_who_has_seen_enough_closes_our_output(arguments: tuple[str, ...], code: int, told: str) -> None:
+    """`relevo events tail | head -1` has gone well; an import or a proof that was cut off has not."""
+    command = [sys.executable, "-c", TALKATIVE, *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        assert running.stdout.readline() == "a line\n"
+        running.stdout.close()
+        err = running.stderr.read()
+        assert running.wait(60) == code, err
+    assert err.startswith(told)
+    assert err.count("\n") == bool(told)
+
+
+def test_a_connection_that_breaks_is_an_error(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that dies while it is asked must not look like an answer."""
+
+    @click.command()
+    @click.argument("rest")
+    def command(rest: str) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(entry.LazyGroup, "get_command", lambda *_: command)
+    code, _, err = run(capsys, "jobs", "list")
+    assert (code, err) == (1, "Error: [Errno 32] Broken pipe\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "full", "code", "told"),
+    [
+        (("cluster", "status", "--api", "127.0.0.1:1", "--json"), "stdout", 6, "Error: no node answers at "),
+        (("cluster", "status", "--api", "127.0.0.1:1", "--json"), "stderr", 6, '{"error":"no node answers'),
+        (("jabs",), "stderr", 2, ""),
+        (("--version",), "stdout", 1, "Error: [Errno 28] No space left on device"),
+    ],
+)
+def test_an_error_that_can_not_be_told_keeps_its_exit_code(
+    arguments: tuple[str, ...], full: str, code: int, told: str
+) -> None:
+    """With a full disk under the log a script would take "not reached" for "refused"."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with open("/dev/full", "wb") as nothing_fits:
+        ran = subprocess.run(
+            [sys.executable, "-m", "relevo", *arguments],
+            **(pipes | {full: nothing_fits}),  # type: ignore[call-overload]
+            env={name: each for name, each in os.environ.items() if not name.startswith("RELEVO_")},
+            text=True,
+            timeout=60,
+        )
+    other = ran.stderr if full == "stdout" else ran.stdout
+    assert ran.returncode == code, other
+    assert other.startswith(told)
+    assert other.count("\n") == bool(told)  # and nothing of a traceback

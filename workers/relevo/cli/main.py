@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import select
 import sys
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TextIO
 
 import click
 
@@ -22,6 +25,10 @@ _ENGINE_PACKAGES: Final = frozenset(
 _OTHER_EXTRAS: Final = {"redis": "redis", "psycopg": "sql"}
 _UNREACHABLE: Final = 6
 """The exit code that the engine's errors of the same kind carry."""
+_SHOW: Final = frozenset({("events", "tail"), ("jobs", "get"), ("jobs", "list")})
+"""Commands that only show something: whoever closes their output has seen enough. Others are cut off in the
+middle of their work, or have an answer in their exit code."""
+_HELP: Final = frozenset({"-h", "--help"})
 
 
 @dataclass(frozen=True)
@@ -47,8 +54,36 @@ COMMANDS: Final = {
 }
 
 
+class _BrokenPipe(Exception):  # noqa: N818 - stands for another error
+    """A `BrokenPipeError`: by its own name click would keep it, and end the process with code 1."""
+
+    def __init__(self, error: BrokenPipeError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@contextlib.contextmanager
+def _kept_from_click() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise _BrokenPipe(error) from error
+
+
 class LazyGroup(click.Group):
     """Knows its commands by name and one line each, and imports one when it is called."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """As click does; may raise `_BrokenPipe`."""
+        with _kept_from_click():
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click does; may raise `_BrokenPipe`."""
+        with _kept_from_click():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names, in the order of the table."""
@@ -119,8 +154,8 @@ def cli(ctx: click.Context, debug: bool) -> None:
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Runs the command line and ends the process.
 
-    Exit codes: 0 done, 1 refused or failed, 2 wrong usage or settings, 6 Kafka, ZooKeeper or a node not
-    reached, 130 interrupted; `relevo node --help` has those of a node.
+    Exit codes: 0 done, 1 refused, failed or cut off, 2 wrong usage or settings, 6 Kafka, ZooKeeper or a node
+    not reached, 130 interrupted; `relevo node --help` has those of a node.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
@@ -129,33 +164,82 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except click.exceptions.Exit as done:
         code = done.exit_code
     except click.ClickException as error:
-        error.show()
+        with contextlib.suppress(OSError):
+            error.show()
         code = error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
+        _tell("interrupted")
         code = 130
-    except BrokenPipeError:
-        # Whoever read our output has enough of it. Python would complain once more while it ends.
-        sys.stdout = None
-        code = 0
+    except _BrokenPipe as broken:
+        if _is_closed(sys.stdout) or _is_closed(sys.stderr):
+            code = _cut_off(arguments)
+        else:  # some other pipe's or connection's
+            code = _report(broken.error, arguments)
     except Exception as error:
-        code = _report(error, debug="--debug" in arguments, json_="--json" in arguments)
-    sys.exit(code)
+        code = _report(error, arguments)
+    lost = _lost_output()
+    sys.exit(code or int(lost))
 
 
-def _report(error: Exception, *, debug: bool, json_: bool) -> int:
+def _cut_off(arguments: list[str]) -> int:
+    """With which code to end where somebody has closed our output."""
+    words = [word for word in arguments if not word.startswith("-")]
+    if tuple(words[:2]) in _SHOW or not _HELP.isdisjoint(arguments):
+        return 0
+    _tell("Error: nobody reads standard output any more: ended before all was done or told")
+    return 1
+
+
+def _is_closed(stream: TextIO | None) -> bool:
+    """Whether nobody can read any more what is written there."""
+    poll = select.poll()
+    try:
+        if stream is None:
+            return False
+        poll.register(stream, 0)
+    except (OSError, ValueError):  # no file
+        return False
+    return bool(poll.poll(0))
+
+
+def _lost_output() -> bool:
+    """Whether something that was written came nowhere, though somebody would read it.
+
+    A stream that fails is let go: Python would complain of it while it ends, with an exit code of its own.
+    """
+    lost = False
+    for name in ("stdout", "stderr"):
+        stream: TextIO | None = getattr(sys, name)
+        try:
+            if stream is not None:
+                stream.flush()
+        except (OSError, ValueError) as error:
+            lost |= not isinstance(error, BrokenPipeError)
+            setattr(sys, name, None)
+    return lost
+
+
+def _tell(text: str, *, err: bool = True) -> None:
+    """Writes a line. Where that fails, what the line is about counts for more."""
+    with contextlib.suppress(OSError):
+        click.echo(text, err=err)
+
+
+def _report(error: Exception, arguments: list[str]) -> int:
     """Tells the user what went wrong, and programs on standard output, and says with which code to end."""
+    debug = "--debug" in arguments
     if debug:
-        traceback.print_exc()
+        with contextlib.suppress(OSError):
+            traceback.print_exception(error)
     text = scrub(str(error) or type(error).__name__)
     cause = error.__cause__ if type(error).__module__ == "relevo.cli.worker" else error
     if isinstance(cause, ImportError):
         text = _missing(cause) or text
-    click.echo(f"Error: {text}", err=True)
-    if json_:
-        click.echo(as_json(fields_of(error)))
+    _tell(f"Error: {text}")
+    if "--json" in arguments:
+        _tell(as_json(fields_of(error)), err=False)
     if not debug and not _is_for_users(error):
-        click.echo(f"({type(error).__name__}; `relevo --debug …` shows where it came from)", err=True)
+        _tell(f"({type(error).__name__}; `relevo --debug …` shows where it came from)")
     return int(getattr(error, "exit_code", _UNREACHABLE if isinstance(error, Unreachable) else 1))
 
 
