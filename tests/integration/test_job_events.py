@@ -19,6 +19,7 @@ from relevo_schemas.events import JobDue
 from tests.support.brokers import Brokers
 from tests.support.engine_thread import EngineThread
 from tests.support.waiting import wait_until
+from tests.support.written_log import WrittenLog
 
 TYPE = "work"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "read_job_log.py"
@@ -168,10 +169,25 @@ def test_the_log_is_read_with_nothing_but_kafka_avro_and_the_schemas(
     """The log is a public contract: its example must need no line of ours."""
     job = client.create(TYPE, {"a": 1}, wait="decided")
     lines = EXAMPLE.read_text().splitlines()
-    assert len(lines) <= 20
+    assert len(lines) <= 24
     assert not any("relevo" in line for line in lines if line.startswith(("import", "from")))
     command = [sys.executable, str(EXAMPLE), engine.kafka, engine.cluster]
     told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
     assert [line.split()[1] for line in told if job.key in line][:2] == ["JobCreated", "JobActivated"]
     expected = [(event.partition, event.offset) for event in read(engine)]
     assert sorted(int(line.split()[0]) for line in told) == sorted(offset for _, offset in expected)
+
+
+def test_the_example_reads_what_is_left_of_a_trimmed_log(brokers: Brokers, cluster_name: str) -> None:
+    """It asked for offset 0, jumped to the end, and said nothing at all."""
+    with WrittenLog(brokers.kafka, cluster_name) as log:
+        log.write("a", "b", "c")
+        log.trim(2)
+        log.write("d")
+        command = [sys.executable, str(EXAMPLE), log.kafka, log.cluster]
+        told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert (told.returncode, told.stderr) == (0, "")
+        assert [line.split()[:2] for line in told.stdout.splitlines()] == [
+            ["2", "JobCreated"],
+            ["4", "JobCreated"],
+        ]

@@ -25,6 +25,7 @@ from tests.support.written_log import WrittenLog
 RUN = Path(__file__).parents[2] / "examples" / "projection" / "project.py"
 PARTITIONS = 2
 JOBS = 120
+RETRY_AT = 4_000_000_000_000
 Make = Callable[[int, int, int, int], Event]
 
 
@@ -41,7 +42,7 @@ def with_job(kind: Any, key: str, rest: tuple[Any, ...], *head: int) -> Event:
 STEPS: dict[type[Event], tuple[Any, ...]] = {
     ev.JobActivated: (1, 0),
     ev.JobStarted: (1, "worker-1", 30_000),
-    ev.JobFailed: (1, "it broke\0", 2, 5_000),
+    ev.JobFailed: (1, "it broke\0", 2, RETRY_AT),
     ev.JobDue: (),
     ev.JobUpdated: (7, 5),
     ev.JobTimedOut: (2, "lease", 1),
@@ -133,22 +134,22 @@ def folded(log: WrittenLog) -> dict[str, dict[str, Any]]:
                 job |= {"type": "work", "state": "READY", "attempt": 0, "priority": 0, "retries": 3}
                 job |= {"correlation_id": f"c-{each.key}"}
             elif each.kind == "JobActivated":
-                job |= {"state": "ACTIVE", "attempt": 1, "worker": None}
+                job |= {"state": "ACTIVE", "attempt": 1, "run_at": None, "worker": None}
             elif each.kind == "JobStarted":
                 job["worker"] = "worker-1"
             elif each.kind == "JobFailed":
-                job |= {"state": "SCHEDULED", "problem": "it broke␀", "retries": 2, "run_at": 5_000}
+                job |= {"state": "SCHEDULED", "problem": "it broke␀", "retries": 2, "run_at": RETRY_AT}
             elif each.kind == "JobUpdated":
                 job |= {"priority": 7, "retries": 5}
             elif each.kind == "JobRetried":
-                job |= {"state": "READY", "retries": 3, "problem": None}
+                job |= {"state": "READY", "retries": 3, "run_at": None, "problem": None}
             elif each.kind == "JobCompleted":
                 job |= {"state": "COMPLETED", "attempt": 3, "result": '{"a":1}'}
             else:
                 job["state"] = {"JobDue": "READY", "JobTimedOut": "READY"}.get(
                     each.kind, each.kind[3:].upper()
                 )
-                if each.kind == "JobDue":
+                if each.kind in ("JobDue", "JobCancelled", "JobExpired"):
                     job["run_at"] = None
                 texts = {"JobTimedOut": "lease", "JobIncident": "retries: no more",
                          "JobErrored": "NO: not that one", "JobCancelled": "by hand"}  # fmt: skip
