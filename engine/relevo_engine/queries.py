@@ -1,4 +1,4 @@
-"""Questions to a partition's machine, answered in values that have a JSON form. They change nothing."""
+"""Questions to a partition's machine, answered in values that orjson can write. They change nothing."""
 
 from __future__ import annotations
 
@@ -70,7 +70,15 @@ def _as_json(name: str, data: bytes) -> dict[str, Any]:
     """As JSON where they are, which the engine never made sure of; as text otherwise."""
     if len(data) > _SHOWN_BYTES_MAX:
         return {f"{name}_bytes": len(data)}
-    try:
-        return {name: orjson.loads(data)}
-    except orjson.JSONDecodeError:
+    if not _is_json(data):
         return {f"{name}_text": data.decode(errors="replace")}
+    # Not what is read of it: that may be nested too deep to be written, and its large numbers are only close.
+    return {name: orjson.Fragment(data)}
+
+
+def _is_json(data: bytes) -> bool:
+    """Whether it is JSON that can be read where it stands, one level deep in an answer."""
+    try:
+        return len(orjson.loads(b"[%b]" % data)) == 1
+    except orjson.JSONDecodeError:
+        return False

@@ -44,8 +44,8 @@ class Answers:
         """The cluster's name: who asks can see that it is the one they meant."""
         return self._backend.cluster_name
 
-    async def job(self, key: str, *, passed_on: bool) -> tuple[int, dict[str, Any]]:
-        """HTTP status and body for one job."""
+    async def job(self, key: str, *, passed_on: bool) -> tuple[int, Any]:
+        """HTTP status and body for one job; the body is for orjson to write."""
         partition = partition_of(key, self._backend.partitions)
         try:
             found = await self._read(partition, lambda machine: queries.find_job(machine, key))
@@ -215,7 +215,7 @@ class Answers:
                 failures.append({"partition": None, "node": node.node, "reason": reason})
         return good
 
-    async def _pass_on(self, partition: int, path: str) -> tuple[int, dict[str, Any]]:
+    async def _pass_on(self, partition: int, path: str) -> tuple[int, orjson.Fragment]:
         leaders = await self._ask_zookeeper(self._backend.leaders)
         leader = leaders.get(partition)
         if leader is None:
@@ -231,9 +231,15 @@ class Answers:
         nodes = await self._ask_zookeeper(self._backend.nodes)
         if leader not in nodes:
             raise _unreachable(leader, "it is no longer registered")
-        return await self._get(nodes[leader], path, {})
+        status, _, text = await self._get(nodes[leader], path, {})
+        # The leader's own words: a job's variables may be deeper, or hold larger numbers, than could be
+        # written anew.
+        return status, orjson.Fragment(text.strip())
 
-    async def _get(self, node: NodeInfo, path: str, query: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
+    async def _get(
+        self, node: NodeInfo, path: str, query: Mapping[str, str]
+    ) -> tuple[int, dict[str, Any], bytes]:
+        """HTTP status, body, and the text of the body."""
         if not node.address:
             raise _unreachable(node.node, "it has no HTTP API")
         try:
@@ -243,10 +249,11 @@ class Answers:
                 headers={ASKED_BY: self._backend.node_id},
                 timeout=aiohttp.ClientTimeout(total=_PEER_TIMEOUT_S),
             ) as response:
-                body = orjson.loads(await response.read())
+                text = await response.read()
+                body = orjson.loads(text)
                 if not isinstance(body, dict):
                     raise _unreachable(node.node, "it answered something else than was asked")
-                return response.status, body
+                return response.status, body, text
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             raise _unreachable(node.node, str(error) or type(error).__name__) from error
 

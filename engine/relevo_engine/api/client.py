@@ -53,6 +53,9 @@ class ApiClient:
             answer = json.loads(body) if body else None
         except ValueError as error:
             raise UnreachableError(f"what answers at {self.address} is no Relevo node") from error
+        except RecursionError as error:
+            message = f"what the node at {self.address} answers is nested too deep to be read here"
+            raise ApiError(status, "TOO_DEEP", message, retry_after) from error
         if status >= 400:
             problem = answer.get("error", {}) if isinstance(answer, dict) else {}
             message = str(problem.get("message") or f"the node at {self.address} answered {status}")

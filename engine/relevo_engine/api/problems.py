@@ -52,7 +52,7 @@ class AnswerError(Exception):
 
 
 def reply(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    """A JSON response."""
+    """A JSON response. ``value`` is anything that orjson writes, texts that are JSON already among it."""
     return web.Response(body=orjson.dumps(value) + b"\n", status=status, content_type=JSON, headers=headers)
 
 

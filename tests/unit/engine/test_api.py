@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from contextlib import AsyncExitStack
@@ -14,7 +15,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from relevo_engine.api.answers import ASKED_BY
 from relevo_engine.api.backend import LocalPartition, NodeInfo
-from relevo_engine.api.client import ApiClient
+from relevo_engine.api.client import ApiClient, ApiError
 from relevo_engine.api.server import make_app
 from relevo_engine.core.channels import FixedChannels
 from relevo_engine.core.rules import Rules
@@ -29,13 +30,13 @@ PARTITIONS = 2
 NOW_MS = 1_700_000_000_000
 
 
-def machine(partition: int, *keys: str) -> PartitionMachine:
+def machine(partition: int, *keys: str, variables: bytes = b'{"n":1}') -> PartitionMachine:
     made = PartitionMachine(
         Rules(partition=partition, partitions=PARTITIONS), FixedChannels(any_type=PARTITIONS)
     )
     made.lead(Term("a", "1"), NOW_MS)
     for offset, key in enumerate(keys):
-        command = CreateJob(job_spec(key=key, type="mail", variables=b'{"n":1}'))
+        command = CreateJob(job_spec(key=key, type="mail", variables=variables))
         made.step([Incoming(offset, key.encode(), encode(command))], NOW_MS + offset)
     return made
 
@@ -144,6 +145,46 @@ async def test_a_key_with_slashes_and_other_signs_is_carried_whole(cluster: Clus
     holder.machines = {partition_of(key, PARTITIONS): machine(partition_of(key, PARTITIONS), key)}
     address = cluster.a.cluster[other].address
     assert (await asyncio.to_thread(ApiClient(address).job, key))["key"] == key
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        b"[" * 254 + b"]" * 254,
+        b"[" * 900 + b"]" * 900,
+        b'{"wei":12345678901234567890123,"least":-9223372036854775809}',
+        b'{\n "a": [1,\r\n2]\n}',
+    ],
+)
+async def test_a_jobs_variables_are_answered_as_they_are(cluster: Cluster, variables: bytes) -> None:
+    """One nested as deep as the SDK allows was answered with 500, and numbers beyond 64 bits with others."""
+    cluster.b.machines = {1: machine(1, key_of(1), variables=variables)}
+    for node in ("a", "b"):
+        async with cluster.clients[node].get(f"/v1/jobs/{key_of(1)}") as response:
+            text = await response.read()
+        assert response.status == 200
+        assert variables in text
+        address = cluster.a.cluster[node].address
+        found = await asyncio.to_thread(ApiClient(address).job, key_of(1))
+        assert found["variables"] == json.loads(variables)
+        assert found["answered_by"] == "b"
+
+
+@pytest.mark.parametrize("variables", [b"1,2", b"", b"1],[2", b"\xff", b"[" * 1_024 + b"]" * 1_024])
+async def test_variables_that_are_no_json_are_answered_as_text(cluster: Cluster, variables: bytes) -> None:
+    """Other clients may send anything: put in as JSON it would break the whole answer."""
+    cluster.b.machines = {1: machine(1, key_of(1), variables=variables)}
+    for node in ("a", "b"):
+        status, body, _ = await cluster.get(node, f"/v1/jobs/{key_of(1)}")
+        assert (status, body["variables_text"]) == (200, variables.decode(errors="replace"))
+
+
+async def test_an_answer_too_deep_for_the_client_is_an_ordinary_error(cluster: Cluster) -> None:
+    variables = b"[" * 1_000 + b"]" * 1_000
+    cluster.b.machines = {1: machine(1, key_of(1), variables=variables)}
+    with pytest.raises(ApiError, match="nested too deep") as caught:
+        await asyncio.to_thread(ApiClient(cluster.a.cluster["b"].address).job, key_of(1))
+    assert caught.value.code == "TOO_DEEP"
 
 
 async def test_an_unknown_job_is_404_with_what_to_do(cluster: Cluster) -> None:
