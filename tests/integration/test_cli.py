@@ -117,7 +117,14 @@ def test_lines_come_from_standard_input_too_and_a_repeated_import_makes_nothing_
         ran = run(variables, "jobs", "create", "-", "--wait", "decided", "--json", stdin=lines)
         assert ran.code == 0, ran
         assert ("20 of them already there" in ran.err) == bool(turn), ran
-        assert [json.loads(line)["line"] for line in ran.out.splitlines()] == list(range(1, 21))
+        told = [json.loads(line) for line in ran.out.splitlines()]
+        assert sorted(each["line"] for each in told) == list(range(1, 21))
+        assert {each["created"] for each in told} == {not turn}
+        assert {each["state"] for each in told} <= ({"READY", "ACTIVE"} if turn else {None})
+    people = run(variables, "jobs", "create", "-", "--wait", "decided", stdin=lines)
+    assert {line.split(": ")[1] for line in people.out.splitlines()} == {
+        f"again-{i} already there" for i in range(20)
+    }
     events = run(
         variables, "events", "tail", "--from", "start", "--no-follow", "--kind", "JobCreated", "--json"
     )
@@ -171,6 +178,42 @@ def test_results_are_waited_for(variables: dict[str, str], worker: Path) -> None
     many = run(variables, "jobs", "create", "-", "--wait", "result", stdin=lines)
     assert many.code == 1, many
     assert "line 2: ended as ERRORED NO_GREETING: told so" in many.err
+    programs = run(variables, "jobs", "create", "-", "--wait", "result", "--json", stdin=lines)
+    told = sorted((json.loads(line) for line in programs.out.splitlines()), key=lambda each: each["line"])
+    assert [(each["line"], each["created"], each["result"]["state"]) for each in told] == [
+        (1, True, "COMPLETED"), (2, True, "ERRORED"), (3, True, "COMPLETED"),
+    ]  # fmt: skip
+    assert told[0]["result"]["result"] == {"hello": None}
+
+
+def test_jobs_nested_as_deep_as_can_be_are_shown(variables: dict[str, str]) -> None:
+    """One of them ended every reader of the whole log, and the node answered that it has a bug."""
+    deep = "[" * 254 + "]" * 254
+    arguments = ("jobs", "create", "--type", "idle", "--key", "deep", "--wait", "decided")
+    assert run(variables, *arguments, "--variables", deep).code == 0
+    shown = run(variables, "jobs", "get", "deep", "--json")
+    assert (shown.code, json.loads(shown.out)["variables"]) == (0, json.loads(deep)), shown
+    log = run(variables, "events", "tail", "--key", "deep", "--from", "start", "--no-follow", "--json")
+    assert log.code == 0, log
+    assert json.loads(log.out.splitlines()[0])["variables"] == json.loads(deep)
+
+
+def test_listed_jobs_are_cancelled_whatever_their_keys(variables: dict[str, str]) -> None:
+    """Through `jq | xargs`, as the help had it, a key with a space cancelled two other jobs."""
+    innocent, odd = ["odd-a", "b"], ["odd-a b", "--odd", "odd 'it\"s", "odd\nline", "-", "odd\x1b[31m"]
+    lines = "".join(json.dumps({"type": "odd", "key": key}) + "\n" for key in odd)
+    lines += "".join(json.dumps({"type": "idle", "key": key}) + "\n" for key in innocent)
+    assert run(variables, "jobs", "create", "-", "--wait", "decided", stdin=lines).code == 0
+    people = run(variables, "jobs", "list", "--type", "odd")
+    assert len(people.out.splitlines()) == 1 + len(odd)
+    assert "\x1b" not in people.out
+    listed = run(variables, "jobs", "list", "--type", "odd", "--limit", "1000", "--json")
+    cancelled = run(variables, "jobs", "cancel", "-", "--json", stdin=listed.out)
+    assert cancelled.code == 0, cancelled
+    assert {json.loads(line)["key"] for line in cancelled.out.splitlines()} == set(odd)
+    assert run(variables, "jobs", "list", "--type", "odd", "--json").out == ""
+    for key in innocent:
+        assert json.loads(run(variables, "jobs", "get", key, "--json").out)["state"] != "CANCELLED"
 
 
 def test_jobs_are_cancelled_and_refusals_told(variables: dict[str, str]) -> None:

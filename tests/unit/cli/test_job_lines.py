@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from relevo.cli.job_lines import BadLine, GoodLine, from_flags, read_lines
+from relevo.cli.job_lines import BadLine, GoodLine, from_flags, read_keys, read_lines
 from relevo.client.requests import NewJob
 from relevo.errors import InvalidRequest
 
@@ -60,6 +60,10 @@ def test_bad_lines_are_told_by_number_and_good_ones_are_kept() -> None:
         ('{"type": "a", "run_at": "tomorrow"}', "run_at: 'tomorrow' is no time"),
         ('{"type": "a", "run_at": []}', "run_at must be"),
         ('{"type": "a", "headers": {"x": 1}}', "header 'x' must be text"),
+        ('{"type": "a", "run_at": "+' + "9" * 400 + 's"}', "run_at: '+999"),
+        ('{"type": "a", "run_at": "' + "9" * 400 + '"}', "is no time"),
+        ('{"type": "a", "run_at": "' + "9" * 5_000 + '"}', "is no time"),
+        ('{"type": "a", "priority": ' + "[" * 1_000 + "]" * 1_000 + "}", "nested too deep"),
     ],
 )
 def test_what_is_wrong_is_said(line: str, reason: str) -> None:
@@ -95,8 +99,67 @@ def test_a_job_from_flags() -> None:
     [
         ({"variables": "{x"}, "--variables isn't JSON"),
         ({"headers": ("h",)}, "--header 'h' must be NAME=VALUE"),
+        (
+            {"variables": '{"wei":12345678901234567890123}'},
+            "the integer 12345678901234567890123 is beyond 64 bits",
+        ),
+        ({"variables": "\udcff"}, "--variables isn't JSON"),
+        ({"run_at": "+" + "9" * 400 + "d"}, "is no time"),
     ],
 )
 def test_wrong_flags_are_told(flags: dict[str, object], reason: str) -> None:
     with pytest.raises(InvalidRequest, match=reason):
         from_flags({"type": "a", **flags}, now_ms=NOW_MS)
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        str(2**64),
+        str(-(2**63) - 1),
+        "12345678901234567890123",
+        "9" * 300,  # the longest that a double holds has 309 digits
+    ],
+)
+def test_an_integer_that_would_become_another_number_is_refused(number: str) -> None:
+    """Amounts in the smallest unit have more digits than a double: they were stored as 1.23e22."""
+    bad, good = read(f'{{"type":"a","variables":{{"wei":[{number}]}}}}', '{"type":"b"}')
+    assert isinstance(bad, BadLine)
+    assert f"the integer {number[:40]}" in bad.reason
+    assert "beyond 64 bits" in bad.reason
+    assert len(bad.reason) < 120
+    assert isinstance(good, GoodLine)
+    with pytest.raises(InvalidRequest, match="no JSON form"):
+        NewJob(type="a", variables={"wei": [int(number)]}).spec()  # as the SDK has it
+
+
+@pytest.mark.parametrize(
+    "value",
+    [2**64 - 1, -(2**63), 10**18, 1.2345678901234568e22, "12345678901234567890123", 0.1234567890123456789],
+)
+def test_other_long_numbers_come_through_as_they_are(value: object) -> None:
+    (line,) = read(orjson.dumps({"type": "a", "variables": value}))
+    assert isinstance(line, GoodLine)
+    assert line.job.variables == value
+    assert type(line.job.variables) is type(value)
+
+
+def test_keys_come_from_what_commands_print_or_as_texts() -> None:
+    """Through xargs, a key with a space was two other keys, and one with a dash an option."""
+    lines = [b'{"key":"a b","state":"INCIDENT"}', b'"--reason"', b"", b'"two\\nlines"', b'{"key":"\\"\'"}']
+    assert list(read_keys(lines)) == ["a b", "--reason", "two\nlines", "\"'"]
+
+
+def test_lines_without_a_key_are_told_by_number() -> None:
+    lines = [
+        b"order-1",
+        b'{"error":"no node answers"}',
+        b'{"key":7}',
+        b"[]",
+        b"7",
+        b'"good"',
+        b"x" * 5_000_000,
+    ]
+    found = list(read_keys(lines))
+    assert [each for each in found if isinstance(each, str)] == ["good"]
+    assert [each.number for each in found if isinstance(each, BadLine)] == [1, 2, 3, 4, 5, 7]

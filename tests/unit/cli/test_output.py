@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 
 import click
 import pytest
 
-from relevo.cli.output import addresses, as_json, parse_kafka_options, parse_time, scrub, show_time, table
+from relevo.cli.output import (
+    addresses,
+    as_json,
+    cell,
+    parse_kafka_options,
+    parse_time,
+    scrub,
+    show_time,
+    shown,
+    table,
+)
 
 NOW_MS = 1_700_000_000_000
 
@@ -29,7 +40,21 @@ def test_times_are_understood(text: str, at: int) -> None:
     assert parse_time(text, now_ms=NOW_MS) == at
 
 
-@pytest.mark.parametrize("text", ["", "soon", "+5", "15m", "2030-13-01"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "soon",
+        "+5",
+        "15m",
+        "2030-13-01",
+        f"+{'9' * 400}s",
+        "9" * 400,
+        "9" * 5_000,
+        "+99999999d",
+        "0001-01-01",
+    ],
+)
 def test_what_is_no_time_is_told(text: str) -> None:
     with pytest.raises(ValueError, match="is no time"):
         parse_time(text, now_ms=NOW_MS)
@@ -45,6 +70,31 @@ def test_tables_line_up_with_numbers_to_the_right() -> None:
         "NAME       COUNT\na              1\nlong name   1000"
     )
     assert table(("NAME",), []) == "NAME"
+
+
+def test_a_row_of_a_table_is_one_line_whatever_stands_in_it() -> None:
+    """An error with a stack in it tore `jobs list` apart, and its colours went on to the terminal."""
+    shown = table(("KEY", "ERROR"), [("a\nb", "first\r\n  second \x1b[31mred\x9b2J"), ("c", "")])
+    assert shown == "KEY  ERROR\na b  first second \\x1b[31mred\\x9b2J\nc"
+
+
+@pytest.mark.parametrize(
+    ("text", "as_shown", "as_cell"),
+    [
+        ("plain ø 漢 €", "plain ø 漢 €", "plain ø 漢 €"),
+        ("a  b\tc\n", "a  b c ", "a b c"),
+        ("\x00\x1b]0;x\x07", "\\x00\\x1b]0;x\\x07", "\\x00\\x1b]0;x\\x07"),
+        ("\u202e\u2028\udcff", "\\u202e \\udcff", "\\u202e \\udcff"),
+    ],
+)
+def test_what_a_terminal_would_act_on_is_escaped(text: str, as_shown: str, as_cell: str) -> None:
+    assert shown(text) == as_shown
+    assert cell(text) == as_cell
+
+
+def test_a_long_cell_is_cut() -> None:
+    assert cell("abc  def", 7) == "abc def"
+    assert cell("abc  defg", 7) == "abc def…"
 
 
 @pytest.mark.parametrize(
@@ -87,6 +137,32 @@ def test_a_kafka_option_without_value_is_told_without_repeating_it() -> None:
 
 def test_bytes_that_are_json_are_shown_as_json() -> None:
     assert as_json({"a": b'{"x":1}', "b": b"\xff"}) == '{"a":{"x":1},"b":"�"}'
+
+
+def nested(levels: int) -> bytes:
+    return b"[" * levels + b"]" * levels
+
+
+@pytest.mark.parametrize("value", [nested(254), nested(900), b'{"wei":12345678901234567890123,"f":0.10}'])
+def test_json_in_bytes_stands_there_as_it_is(value: bytes) -> None:
+    """One job nested as deep as the SDK allows ended every `events tail --json`."""
+    assert as_json({"variables": value}).encode() == b'{"variables":%b}' % value
+
+
+def test_json_in_bytes_stands_on_one_line() -> None:
+    assert as_json({"a": b'{\r\n "x": "a\\nb"\n}'}) == '{"a":{   "x": "a\\nb" }}'
+
+
+@pytest.mark.parametrize("value", [b"1,2", b"", b"nan", b"1e400", nested(2_000)])
+def test_bytes_that_are_no_json_are_shown_as_text(value: bytes) -> None:
+    assert json.loads(as_json({"a": value})) == {"a": value.decode()}
+
+
+@pytest.mark.parametrize("value", [json.loads(nested(300)), 10**30, "\udcff", {"a": "\udcff"}])
+def test_what_orjson_can_not_write_is_written_all_the_same(value: object) -> None:
+    """A node's answer holds what other clients sent, and an argument may be no Unicode."""
+    given = {"v": value, "raw": b'{"x":1}', "at": datetime(2030, 1, 1, tzinfo=UTC)}
+    assert json.loads(as_json(given)) == {"v": value, "raw": {"x": 1}, "at": "2030-01-01 00:00:00+00:00"}
 
 
 @pytest.mark.parametrize("text", ["localhost", "a:9092,b", ":9092", "a:port", "a:70000", "a:"])

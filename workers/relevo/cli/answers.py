@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from relevo import JobEvent, JobEvents, JobHandle, Outcome
+from relevo import JobEvent, JobEvents, JobHandle, JobResult, Outcome
 from relevo.cli.refusals import why
 from relevo.client.receipts import OFFSET_UNKNOWN
 from relevo.client.results import FINISHED_STATES, finish_of
@@ -21,16 +21,30 @@ class Answer(NamedTuple):
     Attributes:
         number: The line.
         key: The job's key.
+        partition: The job's partition.
         trouble: Why it didn't go well; empty where it did.
-        there: Whether a job with this key existed, so that none was made.
         outcome: Whether the job was made.
+        created: Whether this line made the job; False: one with its key existed. None: no job is known.
+        state: State of the job that was found, where one existed.
+        result: How the job ended, where that was waited for and heard.
     """
 
     number: int
     key: str
-    trouble: str
-    there: bool = False
+    partition: int
+    trouble: str = ""
     outcome: Outcome = Outcome.DONE
+    created: bool | None = None
+    state: str | None = None
+    result: JobResult | None = None
+
+
+class _Line(NamedTuple):
+    """A command that waits for its answer; the first fields of an `Answer`."""
+
+    number: int
+    key: str
+    partition: int
 
 
 class Answers:
@@ -45,11 +59,11 @@ class Answers:
         self._events = events
         self._decided_is_enough = decided_is_enough
         # By partition and offset of the command; dictionaries keep the order of the lines.
-        self._commands: dict[tuple[int, int], tuple[int, str]] = {}
+        self._commands: dict[tuple[int, int], _Line] = {}
         # By key, where a command's offset isn't known, as after a repeat that Kafka recognised.
-        self._unplaced: dict[str, deque[int]] = {}
-        self._open: dict[str, list[int]] = {}
-        self._there: set[int] = set()
+        self._unplaced: dict[str, deque[_Line]] = {}
+        # By key, the answers as far as they are known.
+        self._open: dict[str, list[Answer]] = {}
         # By key, of open jobs only.
         self._last: dict[str, str] = {}
         self._left = 0
@@ -61,61 +75,61 @@ class Answers:
 
     def expect(self, number: int, handle: JobHandle) -> None:
         """Waits for the answer to this command, too."""
+        line = _Line(number, handle.key, handle.partition)
         if handle.offset == OFFSET_UNKNOWN:
-            self._unplaced.setdefault(handle.key, deque()).append(number)
+            self._unplaced.setdefault(handle.key, deque()).append(line)
         else:
-            self._commands[handle.partition, handle.offset] = (number, handle.key)
+            self._commands[handle.partition, handle.offset] = line
         self._left += 1
 
     def read(self) -> Iterator[Answer]:
         """Takes in what the log has, waiting a moment for more, and gives out the answers in it."""
         for event in self._events.read(_READ_S):
-            yield from self._decided(event)
-            yield from self._ended(event)
+            for answer in (*self._decided(event), *self._ended(event)):
+                self._left -= 1
+                yield answer
 
     def unanswered(self) -> Iterator[Answer]:
-        """Lines and keys of jobs that were not answered; as their trouble, what was heard of each last."""
-        unplaced = [(number, key) for key, numbers in self._unplaced.items() for number in numbers]
-        for number, key in [*self._commands.values(), *unplaced]:
-            yield Answer(number, key, "nothing", outcome=Outcome.UNKNOWN)
-        for key, numbers in self._open.items():
-            for number in numbers:
-                yield Answer(number, key, self._last.get(key, "nothing"))
+        """What is known of jobs that were not answered; as their trouble, what was heard of each last."""
+        unplaced = [line for lines in self._unplaced.values() for line in lines]
+        for line in [*self._commands.values(), *unplaced]:
+            yield Answer(*line, "nothing", Outcome.UNKNOWN)
+        for key, answers in self._open.items():
+            for answer in answers:
+                yield answer._replace(trouble=self._last.get(key, "nothing"))
 
     def _decided(self, event: JobEvent) -> Iterator[Answer]:
-        found = self._commands.pop((event.partition, event.event.source), None) or self._by_key(event)
-        if found is None:
+        line = self._commands.pop((event.partition, event.event.source), None) or self._by_key(event)
+        if line is None:
             return
-        number, key = found
         refusal = event.event if isinstance(event.event, CommandRejected) else None
         if refusal is not None and refusal.reason != "ALREADY_EXISTS":
             trouble = f"refused: {why(refusal.reason, refusal.expected, refusal.found)}"
-            yield self._answer(number, key, trouble)._replace(outcome=Outcome.NOT_DONE)
+            yield Answer(*line, trouble, Outcome.NOT_DONE)
             return
-        if refusal is not None:
-            self._there.add(number)
+        answer = Answer(*line, created=refusal is None, state=refusal.found if refusal else None)
         if self._decided_is_enough:
-            yield self._answer(number, key, "")
+            yield answer
         elif refusal is not None and refusal.found in FINISHED_STATES:
-            yield self._answer(number, key, _trouble(refusal.found, ""))
+            yield _with_result(answer, JobResult(line.key, refusal.found))
         else:
-            self._open.setdefault(key, []).append(number)
+            self._open.setdefault(line.key, []).append(answer)
             # A job that existed may have become what it is before anything that is read here.
-            self._last[key] = f"it was there already, {refusal.found}" if refusal else "it was created"
+            self._last[line.key] = f"it was there already, {refusal.found}" if refusal else "it was created"
 
-    def _by_key(self, event: JobEvent) -> tuple[int, str] | None:
+    def _by_key(self, event: JobEvent) -> _Line | None:
         """The command without a known offset that an event answers: the first of its key."""
         match event.event:
             case JobCreated() | CommandRejected(command="CreateJob"):
-                numbers = self._unplaced.get(event.key)
+                lines = self._unplaced.get(event.key)
             case _:
                 return None
-        if not numbers:
+        if not lines:
             return None
-        number = numbers.popleft()
-        if not numbers:
+        line = lines.popleft()
+        if not lines:
             del self._unplaced[event.key]
-        return number, event.key
+        return line
 
     def _ended(self, event: JobEvent) -> Iterator[Answer]:
         result = finish_of(event.event)
@@ -124,15 +138,8 @@ class Answers:
                 self._last[event.key] = _described(event) or self._last[event.key]
             return
         self._last.pop(result.key, None)
-        detail = ": ".join(part for part in (result.code, result.message) if part)
-        for number in self._open.pop(result.key, ()):
-            yield self._answer(number, result.key, _trouble(result.state, detail))
-
-    def _answer(self, number: int, key: str, trouble: str) -> Answer:
-        self._left -= 1
-        there = number in self._there
-        self._there.discard(number)
-        return Answer(number, key, trouble, there)
+        for answer in self._open.pop(result.key, ()):
+            yield _with_result(answer, result)
 
 
 def _described(event: JobEvent) -> str:
@@ -148,5 +155,7 @@ def _described(event: JobEvent) -> str:
             return type(other).__name__
 
 
-def _trouble(state: str, detail: str) -> str:
-    return "" if state == "COMPLETED" else f"ended as {state} {detail}".rstrip()
+def _with_result(answer: Answer, result: JobResult) -> Answer:
+    detail = ": ".join(part for part in (result.code, result.message) if part)
+    trouble = "" if result.state == "COMPLETED" else f"ended as {result.state} {detail}".rstrip()
+    return answer._replace(trouble=trouble, result=result)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from relevo.cli.output import as_json, kafka_options, parse_kafka_options, parse_time, show_time
+from relevo.cli.output import as_json, cell, kafka_options, parse_kafka_options, parse_time, show_time
 
 if TYPE_CHECKING:
     from relevo import JobEvent
@@ -199,11 +199,7 @@ def line_of(event: JobEvent) -> str:
         else:
             text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
             if text:
-                details.append(f"{name}={_brief(text)}")
+                details.append(f"{name}={cell(text, _TEXT_SHOWN)}")
     place = f"{event.partition}:{event.offset}"
-    return f"{show_time(event.at)}  {place:<10} {event.kind:<15}  {event.key}  {' '.join(details)}".rstrip()
-
-
-def _brief(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _TEXT_SHOWN else line[:_TEXT_SHOWN] + "…"
+    head = f"{show_time(event.at)}  {place:<10} {event.kind:<15}  {cell(event.key)}"
+    return f"{head}  {' '.join(details)}".rstrip()

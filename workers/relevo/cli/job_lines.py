@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
@@ -18,6 +19,11 @@ LINE_BYTES_MAX: Final = 4 * RECORD_BYTES_MAX
 """A longer line isn't parsed: no job that fits would need it."""
 FIELDS: Final = tuple(field.name for field in fields(NewJob) if field.name != "delay")
 _TIMES: Final = ("run_at", "expires_at")
+INTEGER_MIN: Final = -(2**63)
+INTEGER_MAX: Final = 2**64 - 1
+_DIGITS: Final = bytes.maketrans(b"123456789", b"000000000")
+_LONG_NUMBER: Final = b"0" * 19
+"""So many digits has the shortest integer that doesn't fit into 64 bits, once all digits are made zeros."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +57,48 @@ class GoodLine:
 
 def read_lines(lines: Iterable[bytes], *, now_ms: int) -> Iterator[GoodLine | BadLine]:
     """Reads jobs from JSON lines; empty lines are skipped. Never raises because of what stands there."""
-    for number, line in enumerate(lines, start=1):
-        text = line.strip()
-        if not text:
+    for each in _numbered(lines):
+        if isinstance(each, BadLine):
+            yield each
             continue
-        if len(text) > LINE_BYTES_MAX:
-            yield BadLine(number, f"it has {len(text)} bytes, {LINE_BYTES_MAX} are allowed")
-            continue
+        number, text = each
         try:
-            yield GoodLine(number, parse(orjson.loads(text), now_ms=now_ms))
+            yield GoodLine(number, parse(_from_json(text), now_ms=now_ms))
         except orjson.JSONDecodeError as error:
             yield BadLine(number, f"it isn't JSON: {error}")
         except InvalidRequest as error:
             yield BadLine(number, str(error))
+        except RecursionError:
+            yield BadLine(number, "it is nested too deep")
+
+
+def read_keys(lines: Iterable[bytes]) -> Iterator[str | BadLine]:
+    """Reads jobs' keys from JSON lines: objects with a ``key``, as commands print them, or texts.
+
+    Empty lines are skipped. Never raises because of what stands there.
+    """
+    for each in _numbered(lines):
+        if isinstance(each, BadLine):
+            yield each
+            continue
+        number, text = each
+        try:
+            found = orjson.loads(text)
+        except orjson.JSONDecodeError as error:
+            yield BadLine(number, f"it isn't JSON: {error}")
+            continue
+        key = found.get("key") if isinstance(found, dict) else found
+        yield key if isinstance(key, str) else BadLine(number, 'it must be {"key": "…"}, or a text')
+
+
+def _numbered(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes] | BadLine]:
+    """The lines that aren't empty, with their numbers; instead of one that is too long, that it is."""
+    for number, line in enumerate(lines, start=1):
+        text = line.strip()
+        if len(text) > LINE_BYTES_MAX:
+            yield BadLine(number, f"it has {len(text)} bytes, {LINE_BYTES_MAX} are allowed")
+        elif text:
+            yield number, text
 
 
 def parse(given: object, *, now_ms: int) -> NewJob:
@@ -99,9 +134,11 @@ def from_flags(given: Mapping[str, Any], *, now_ms: int) -> NewJob:
     values = {name: value for name, value in given.items() if value not in (None, ())}
     if "variables" in values:
         try:
-            values["variables"] = orjson.loads(values["variables"])
+            values["variables"] = _from_json(values["variables"].encode(errors="surrogatepass"))
         except orjson.JSONDecodeError as error:
             raise InvalidRequest(f"--variables isn't JSON: {error}") from error
+        except RecursionError as error:
+            raise InvalidRequest("--variables is nested too deep") from error
     headers = {}
     for each in values.pop("headers", ()):
         name, equals, value = each.partition("=")
@@ -109,6 +146,28 @@ def from_flags(given: Mapping[str, Any], *, now_ms: int) -> NewJob:
             raise InvalidRequest(f"--header {each!r} must be NAME=VALUE")
         headers[name] = value
     return parse({**values, "headers": headers or None}, now_ms=now_ms)
+
+
+def _from_json(text: bytes) -> Any:
+    """What a JSON text says.
+
+    Raises:
+        InvalidRequest: An integer in it is beyond 64 bits: orjson would make another number of it.
+        orjson.JSONDecodeError: It isn't JSON.
+        RecursionError: It is nested too deep to be looked through.
+    """
+    found = orjson.loads(text)
+    # Looked through only where there may be one, as that takes many times as long.
+    if _LONG_NUMBER in text.translate(_DIGITS):
+        json.loads(text, parse_int=_check_integer)
+    return found
+
+
+def _check_integer(digits: str) -> None:
+    # By its length first: Python refuses to read very long ones.
+    if len(digits) > 20 or not INTEGER_MIN <= int(digits) <= INTEGER_MAX:
+        shown = digits if len(digits) <= 40 else f"{digits[:40]}… ({len(digits)} digits)"
+        raise InvalidRequest(f"the integer {shown} is beyond 64 bits: write it as a text")
 
 
 def _time(name: str, text: str, now_ms: int) -> int:

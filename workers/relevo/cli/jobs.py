@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
 from relevo.cli.nodes import api_options, find_api, node_options
-from relevo.cli.output import as_json, kafka_options, parse_kafka_options, show_time, table
-from relevo.client.requests import RETRIES_MAX
+from relevo.cli.output import (
+    as_json,
+    cell,
+    kafka_options,
+    parse_kafka_options,
+    result_fields,
+    show_time,
+    shown,
+    table,
+)
+from relevo.client.requests import RETRIES_MAX, check_reason
 
 if TYPE_CHECKING:
     from relevo import Client, JobHandle
+    from relevo.cli.job_lines import BadLine
     from relevo.client.core import WaitFor
 
 _WAITS = ("accepted", "decided", "result")
 _STATES = ("scheduled", "ready", "active", "incident")
+_ERROR_SHOWN = 60
 
 
 @click.group()
@@ -102,7 +112,11 @@ def create(
     keys. "accepted" means that Kafka has the command and says nothing of that; with --wait decided or result
     it is told: "already there", and the state of the job that is.
 
-    Exit code 1 if a line was bad or a job was refused.
+    With --json and many, there is one object for each line. With --wait decided or result it comes when the
+    answer is known, not always in the lines' order: outcome, created, state of the job that was there
+    already, result, and error where it didn't go well. A job without an object has no answer yet.
+
+    Exit code 1 if a line was bad, a job was refused, or one didn't come as far as was waited for.
     """
     from relevo.cli.bulk import create_lines
     from relevo.cli.job_lines import from_flags
@@ -123,23 +137,19 @@ def create(
         result = client.await_result(handle, timeout) if wait == "result" else None
     if json_:
         click.echo(as_json({"key": handle.key, "partition": handle.partition, "created": handle.created,
-                            "result": result and _result_fields(result)}))  # fmt: skip
+                            "state": handle.state, "result": result and result_fields(result)}))  # fmt: skip
     else:
         click.echo(_told(handle))
         if result is not None:
-            click.echo(f"{result.state} {_result_text(result)}".rstrip())
+            click.echo(f"{result.state} {shown(_result_text(result))}".rstrip())
     ctx.exit(0 if result is None or result.state == "COMPLETED" else 1)
 
 
 def _told(handle: JobHandle) -> str:
     if handle.created is False:
-        return f"{handle.key} already there: {handle.state}"
-    return f"{handle.key} {'created' if handle.created else 'accepted'} (partition {handle.partition})"
-
-
-def _result_fields(result: Any) -> dict[str, Any]:
-    return {"state": result.state, "attempt": result.attempt, "result": result.result or None,
-            "code": result.code or None, "message": result.message or None}  # fmt: skip
+        return f"{cell(handle.key)} already there: {handle.state}"
+    made = "created" if handle.created else "accepted"
+    return f"{cell(handle.key)} {made} (partition {handle.partition})"
 
 
 def _result_text(result: Any) -> str:
@@ -169,10 +179,10 @@ def get(api: str | None, zookeeper: str, cluster: str, key: str, json_: bool) ->
         return
     width = max(len(name) for name in job)
     for name, value in job.items():
-        shown = value if isinstance(value, (str, int)) else as_json(value)
+        text = cell(value) if isinstance(value, str) else shown(as_json(value))
         if name.endswith(("_at", "_until")) or name == "since":
-            shown = show_time(int(value))
-        click.echo(f"{name.ljust(width)}  {shown}")
+            text = show_time(int(value))
+        click.echo(f"{name.ljust(width)}  {text}")
 
 
 @command.command(name="list")
@@ -202,10 +212,12 @@ def list_(
             click.echo(as_json(job))
     else:
         rows = [(j["key"], j["type"], j["state"], j["priority"], j["attempt"], show_time(j["created_at"]),
-                 j.get("error", "")[:60]) for j in answer["jobs"]]  # fmt: skip
+                 cell(j.get("error", ""), _ERROR_SHOWN)) for j in answer["jobs"]]  # fmt: skip
         click.echo(table(("KEY", "TYPE", "STATE", "PRIORITY", "ATTEMPT", "CREATED", "ERROR"), rows))
+    if len(answer["jobs"]) == limit:
+        click.echo(f"note: these are the oldest {limit:,}, there may be more (--limit, up to 1000)", err=True)
     for each in answer["not_reached"]:
-        click.echo(f"warning: not complete: {_where(each)}: {each['reason']}", err=True)
+        click.echo(f"warning: not complete: {_where(each)}: {cell(each['reason'])}", err=True)
     ctx.exit(1 if answer["not_reached"] else 0)
 
 
@@ -225,7 +237,7 @@ _timeout = click.option(
 
 @command.command()
 @kafka_options
-@click.argument("keys", nargs=-1, required=True, metavar="KEY…")
+@click.argument("keys", nargs=-1, required=True, metavar="KEY…|-")
 @click.option("--reason", default="", metavar="TEXT", help="Why, for the log.")
 @_timeout
 @click.option("--json", "json_", is_flag=True, help="One JSON object for each job.")
@@ -239,16 +251,28 @@ def cancel(
     \b
     Examples:
       relevo jobs cancel order-4711 --reason "ordered twice"
-      relevo jobs list --state incident --json | jq -r .key | xargs relevo jobs cancel
+      relevo jobs list --state incident --limit 1000 --json | relevo jobs cancel -
 
-    Exit code 1 if one was refused.
+    With - the keys come from standard input, as JSON lines: objects with a "key", or texts. So any key comes
+    whole, whatever is in it; a shell or xargs takes some apart, and others for options (put -- before those).
+
+    What becomes of each is told, and one that is refused, or not decided in time, doesn't hold up the others.
+    Where Kafka doesn't answer the rest is not tried, and named. It is safe to run it again: a job that has
+    ended is refused.
+
+    Exit code 1 if one was not cancelled, or it isn't known, or a line was bad; 6 if Kafka was not reached.
     """
+    from relevo.cli.job_lines import read_keys
+    from relevo.cli.retries import cancel_all
+
+    if "-" in keys and len(keys) > 1:
+        raise click.UsageError("- stands alone: it reads the keys from standard input")
+    check_reason(reason)
+    wanted: Iterable[str | BadLine] = keys
+    if keys == ("-",):
+        wanted = read_keys(click.open_file("-", "rb"))
     with _client(kafka, cluster, kafka_option, timeout) as client:
-
-        def one(key: str) -> None:
-            client.cancel(key, reason, wait="decided", timeout=timeout)
-
-        ctx.exit(_each(keys, one, "cancelled", json_=json_))
+        ctx.exit(cancel_all(client, wanted, reason, timeout_s=timeout, json_=json_))
 
 
 @command.command()
@@ -290,7 +314,8 @@ def retry(
     A refused job doesn't hold up the others. After an interruption run it again: a job that is ready by then
     is left as it is.
 
-    Exit code 1 if one was refused or a partition could not be asked.
+    Exit code 1 if one was refused, isn't known to be ready again, or a partition could not be asked; 6 if
+    Kafka was not reached.
     """
     from relevo.cli.retries import Incidents, retry_all
 
@@ -304,30 +329,9 @@ def retry(
         incidents = Incidents(find_api(api, zookeeper, cluster), job_type, limit)
         code = retry_all(client, incidents, retries, total=0, timeout_s=timeout, json_=json_)
     for each in incidents.not_reached:
-        click.echo(f"warning: not complete: {_where(each)}: {each['reason']}", err=True)
+        click.echo(f"warning: not complete: {_where(each)}: {cell(each['reason'])}", err=True)
     if incidents.hidden:
         click.echo("note: many failed again meanwhile and may hide others: run it again later", err=True)
     if incidents.cut:
         click.echo(f"note: there are more than {limit:,}: run it again, or raise --limit", err=True)
     ctx.exit(code or (1 if incidents.not_reached else 0))
-
-
-def _each(keys: tuple[str, ...], do: Callable[[str], None], done: str, *, json_: bool) -> int:
-    """Does it for each key; a refused one doesn't hold up the others. Returns the exit code."""
-    from relevo.cli.failures import fields_of
-    from relevo.errors import InvalidRequest, Rejected
-
-    code = 0
-    for key in keys:
-        try:
-            do(key)
-        except (Rejected, InvalidRequest) as error:
-            sys.stdout.flush()
-            fields = fields_of(error)
-            click.echo(f"Error: {fields['error']}", err=True)
-            if json_:
-                click.echo(as_json({"key": key, **fields}))
-            code = 1
-        else:
-            click.echo(as_json({"key": key, "outcome": "done"}) if json_ else f"{key} {done}")
-    return code

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 import orjson
+
+if TYPE_CHECKING:
+    from relevo import JobResult
 
 C = TypeVar("C", bound=Callable[..., Any])
 
@@ -94,8 +98,18 @@ def parse_time(text: str, *, now_ms: int) -> int:
     ``+2h``, ``+1d`` from now (``-`` for the past), or the milliseconds themselves.
 
     Raises:
-        ValueError: It is none of these.
+        ValueError: It is none of these, or lies beyond the year 9999.
     """
+    try:
+        at_ms = _parsed_time(text, now_ms)
+        _moment(at_ms)
+    except (ValueError, OverflowError, OSError):
+        hint = "use 2030-01-31T09:00:00Z, +15m, or milliseconds"
+        raise ValueError(f"{text!r:.60} is no time: {hint}") from None
+    return at_ms
+
+
+def _parsed_time(text: str, now_ms: int) -> int:
     relative = re.fullmatch(r"([+-])(\d+(?:\.\d+)?)(ms|s|m|h|d)", text)
     if relative:
         sign, number, unit = relative.groups()
@@ -103,23 +117,41 @@ def parse_time(text: str, *, now_ms: int) -> int:
         return now_ms + (1 if sign == "+" else -1) * int(float(number) * factor)
     if re.fullmatch(r"\d{10,}", text):
         return int(text)
-    try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
-    except ValueError:
-        raise ValueError(f"{text!r} is no time: use 2030-01-31T09:00:00Z, +15m, or milliseconds") from None
+    return int(datetime.fromisoformat(text).timestamp() * 1000)
 
 
 def show_time(at_ms: int) -> str:
     """A time for people, in UTC."""
     if at_ms <= 0:
         return "-"
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+    return _moment(at_ms).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+
+
+def _moment(at_ms: int) -> datetime:
+    """Raises ValueError, OverflowError or OSError where there is no such day."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC)
+
+
+def shown(text: str) -> str:
+    """The text on one line, with nothing in it that a terminal would act on; otherwise as it is."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else _visible(each) for each in text)
+
+
+def _visible(each: str) -> str:
+    return " " if each.isspace() else each.encode("unicode_escape").decode()
+
+
+def cell(text: str, length_max: int | None = None) -> str:
+    """The text as a part of a line: as `shown`, with one space for any run of them, cut where it is long."""
+    line = " ".join(text.split())
+    return shown(line if length_max is None or len(line) <= length_max else line[:length_max] + "…")
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Columns of text under headings; numbers to the right."""
-    cells = [[str(cell) for cell in row] for row in rows]
-    rows_typed = [list(row) for row in cells]
+    """Columns of text under headings, each row on one line; numbers to the right."""
+    rows_typed = [[cell(str(each)) for each in row] for row in rows]
     widths = [max([len(heading), *(len(row[i]) for row in rows_typed)]) for i, heading in enumerate(headings)]
     numeric = [
         bool(rows_typed) and all(re.fullmatch(r"[\d.,-]+", row[i]) for row in rows_typed)
@@ -128,8 +160,8 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
     def line(row: Sequence[str]) -> str:
         parts = (
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(row, widths, numeric, strict=True)
+            each.rjust(width) if right else each.ljust(width)
+            for each, width, right in zip(row, widths, numeric, strict=True)
         )
         return "  ".join(parts).rstrip()
 
@@ -137,14 +169,37 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def as_json(value: object) -> str:
-    """One line of JSON."""
-    return orjson.dumps(value, default=_plain).decode()
+    """One line of JSON. Bytes that are JSON stand in it as they are, others as text."""
+    try:
+        return orjson.dumps(value, default=_embedded).decode()
+    except TypeError:
+        # What orjson can't write: a nesting of more than 254 levels, numbers beyond 64 bits, text that
+        # isn't Unicode, as an argument may be. Other clients and other nodes may send the first two.
+        return json.dumps(value, default=_parsed, separators=(",", ":"))
 
 
-def _plain(value: object) -> object:
-    if isinstance(value, bytes):
-        try:
-            return orjson.loads(value)
-        except orjson.JSONDecodeError:
-            return value.decode(errors="replace")
-    return str(value)
+def _embedded(value: object) -> object:
+    if not isinstance(value, bytes):
+        return str(value)
+    try:
+        orjson.loads(value)
+    except orjson.JSONDecodeError:
+        return value.decode(errors="replace")
+    # Not what was read: it may be nested too deep to be written, and its large numbers are only close.
+    # A line break can't stand within a text, so that it means nothing.
+    return orjson.Fragment(value.replace(b"\n", b" ").replace(b"\r", b" "))
+
+
+def _parsed(value: object) -> object:
+    if not isinstance(value, bytes):
+        return str(value)
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value.decode(errors="replace")
+
+
+def result_fields(result: JobResult) -> dict[str, Any]:
+    """How a job ended, for programs."""
+    return {"state": result.state, "attempt": result.attempt, "result": result.result or None,
+            "code": result.code or None, "message": result.message or None}  # fmt: skip

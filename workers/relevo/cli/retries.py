@@ -1,4 +1,4 @@
-"""Retrying many jobs, named ones or all incidents: each is told, and a refused one holds up no other."""
+"""Retrying and cancelling many jobs: each is told, and one that is refused holds up no other."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from relevo.cli.failures import fields_of
-from relevo.cli.output import as_json
+from relevo.cli.job_lines import BadLine
+from relevo.cli.output import as_json, cell
 from relevo.cli.progress import Progress
-from relevo.errors import Closed, Outcome, QueueFull, Unreachable
+from relevo.errors import Closed, Outcome, QueueFull, RelevoError, Retry, Unreachable
 
 if TYPE_CHECKING:
-    from relevo import BulkResult, Client
+    from relevo import Client
     from relevo_engine.api.client import ApiClient
 
 PAGE: Final = 1_000
@@ -82,43 +83,145 @@ def retry_all(
     Returns:
         The exit code: 0 where all are ready again.
     """
-    done = failed = unknown = 0
+    tally = _Tally("ready again")
     progress = Progress(total)
-    began = time.monotonic()
-    ended_by: Exception | None = None
+    ended_by: RelevoError | None = None
     for result in client.retry_many(keys, retries, timeout=timeout_s):
-        error = result.error
-        done += error is None
-        failed += error is not None and error.outcome is Outcome.NOT_DONE
-        unknown += error is not None and error.outcome is not Outcome.NOT_DONE
-        if error is not None or json_ or total:
+        tally.count(result.error)
+        if result.error is not None or json_ or total:
             progress.clear()
-        _tell(result, json_=json_, quiet=not total)
-        progress.update(done + failed + unknown, f"{done:,} ready again, {failed + unknown:,} not")
+        _tell(result.key, result.error, "" if not total else "ready again", json_=json_)
+        progress.update(tally.all, f"{tally.done:,} ready again, {tally.all - tally.done:,} not")
+        if isinstance(result.error, _GIVE_UP):
+            ended_by = result.error
+            break
+    progress.clear()
+    if not total or tally.all > 1:
+        tally.tell()
+    if ended_by is not None:
+        click.echo("ended early; run it again to go on: what is ready by now is left alone", err=True)
+    return _exit_code(ended_by, good=tally.done == tally.all)
+
+
+def cancel_all(
+    client: Client, keys: Iterable[str | BadLine], reason: str, *, timeout_s: float, json_: bool
+) -> int:
+    """Cancels each, one after the other, and tells what became of it: as `retry_all`.
+
+    Ends early where Kafka doesn't answer, and tells the keys that were not tried.
+
+    Args:
+        client: Where to.
+        keys: The jobs; lines that name none are told and passed over.
+        reason: Why, for the log.
+        timeout_s: Longest wait for one, in seconds.
+        json_: One JSON object for each on standard output.
+
+    Returns:
+        The exit code: 0 where all are cancelled.
+    """
+    tally = _Tally("cancelled")
+    ended_by: RelevoError | None = None
+    bad = 0
+    source = iter(keys)
+    for key in source:
+        if isinstance(key, BadLine):
+            bad += 1
+            _tell_bad(key, json_=json_)
+            continue
+        error = _cancel(client, key, reason, timeout_s)
+        tally.count(error)
+        _tell(key, error, "cancelled", json_=json_)
         if isinstance(error, _GIVE_UP):
             ended_by = error
             break
-    progress.clear()
-    if not total or done + failed + unknown > 1:
-        parts = [f"{done:,} ready again"]
-        parts += [f"{failed:,} not"] * bool(failed)
-        parts += [f"{unknown:,} unknown"] * bool(unknown)
-        click.echo(f"{', '.join(parts)} in {time.monotonic() - began:.1f} s", err=True)
+    if tally.all + bad > 1:
+        tally.tell()
     if ended_by is not None:
-        click.echo("ended early; run it again to go on: what is ready by now is left alone", err=True)
+        _tell_untried([key for key in source if not isinstance(key, BadLine)], ended_by, json_=json_)
+    return _exit_code(ended_by, good=tally.done == tally.all and not bad)
+
+
+def _cancel(client: Client, key: str, reason: str, timeout_s: float) -> RelevoError | None:
+    try:
+        client.cancel(key, reason, wait="decided", timeout=timeout_s)
+    except RelevoError as error:
+        return error
+    return None
+
+
+class _Tally:
+    """How many went well, and how many not.
+
+    Args:
+        did: What became of those that went well, in words.
+    """
+
+    def __init__(self, did: str) -> None:
+        self._did = did
+        self._began = time.monotonic()
+        self.done = self.failed = self.unknown = 0
+
+    @property
+    def all(self) -> int:
+        """How many were tried."""
+        return self.done + self.failed + self.unknown
+
+    def count(self, error: RelevoError | None) -> None:
+        """One more, and why it didn't go well."""
+        self.done += error is None
+        self.failed += error is not None and error.outcome is Outcome.NOT_DONE
+        self.unknown += error is not None and error.outcome is not Outcome.NOT_DONE
+
+    def tell(self) -> None:
+        """Says it on standard error."""
+        parts = [f"{self.done:,} {self._did}"]
+        parts += [f"{self.failed:,} not"] * bool(self.failed)
+        parts += [f"{self.unknown:,} unknown"] * bool(self.unknown)
+        click.echo(f"{', '.join(parts)} in {time.monotonic() - self._began:.1f} s", err=True)
+
+
+def _exit_code(ended_by: RelevoError | None, *, good: bool) -> int:
+    if ended_by is not None:
         return 6 if isinstance(ended_by, Unreachable) else 1
-    return 1 if failed or unknown else 0
+    return 0 if good else 1
 
 
-def _tell(result: BulkResult, *, json_: bool, quiet: bool) -> None:
-    if result.error is None:
+def _tell(key: str | None, error: RelevoError | None, did: str, *, json_: bool) -> None:
+    """Tells what became of one; of one that went well only programs hear where ``did`` is empty."""
+    if error is None:
         if json_:
-            click.echo(as_json({"key": result.key, "outcome": Outcome.DONE}))
-        elif not quiet:
-            click.echo(f"{result.key} ready again")
+            click.echo(as_json({"key": key, "outcome": Outcome.DONE}))
+        elif did:
+            click.echo(f"{cell(str(key))} {did}")
         return
-    fields = fields_of(result.error)
-    said = f"{fields['error']}" if fields["outcome"] == Outcome.NOT_DONE else str(result.error)
-    click.echo(f"Error: {said}", err=True)
+    fields = fields_of(error)
+    said = str(fields["error"])
+    if repr(key) not in said:
+        said = f"job {key!r}: {said}"
+    if fields["outcome"] != Outcome.NOT_DONE:
+        said += f" [outcome={fields['outcome']} retry={fields['retry']}]"
+    click.echo(f"Error: {cell(said)}", err=True)
     if json_:
-        click.echo(as_json({"key": result.key, **fields}))
+        click.echo(as_json({"key": key, **fields}))
+
+
+def _tell_bad(line: BadLine, *, json_: bool) -> None:
+    click.echo(f"Error: {cell(str(line))}", err=True)
+    if json_:
+        told = {"error": line.reason, "outcome": Outcome.NOT_DONE, "retry": Retry.STOP}
+        click.echo(as_json({"line": line.number, **told}))
+
+
+def _tell_untried(keys: list[str], why: RelevoError, *, json_: bool) -> None:
+    """Tells the keys that nothing was sent for; whoever runs it again may name just them."""
+    text = f"ended early, {len(keys):,} not tried"
+    click.echo(cell(f"{text}: {', '.join(map(repr, keys))}" if keys else text), err=True)
+    if json_:
+        fields = fields_of(why)
+        fields |= {
+            "error": f"not tried, as one before it met: {fields['error']}",
+            "outcome": Outcome.NOT_DONE,
+        }
+        for key in keys:
+            click.echo(as_json({"key": key, **fields}))
