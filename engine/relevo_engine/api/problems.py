@@ -69,7 +69,10 @@ async def as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
         )
         return AnswerError(404, "NO_SUCH_PATH", f"there is nothing at {request.path}", advice).response()
     except web.HTTPException as error:
-        return AnswerError(error.status, error.reason.upper().replace(" ", "_"), error.reason).response()
+        answer = AnswerError(error.status, error.reason.upper().replace(" ", "_"), error.reason).response()
+        if "Allow" in error.headers:  # belongs to a 405 (RFC 9110, 15.5.6)
+            answer.headers["Allow"] = error.headers["Allow"]
+        return answer
     except Exception:
         _log.exception("request failed", path=request.path)
         return AnswerError(

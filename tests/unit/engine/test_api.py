@@ -301,6 +301,13 @@ async def test_bad_questions_are_refused_in_json(cluster: Cluster, path: str, st
     assert body["error"]["message"]
 
 
+async def test_a_method_that_is_not_allowed_is_told_which_are(cluster: Cluster) -> None:
+    async with cluster.clients["a"].post("/v1/jobs") as response:
+        body = await response.json()
+        assert (response.status, body["error"]["code"]) == (405, "METHOD_NOT_ALLOWED")
+        assert set(response.headers["Allow"].split(",")) == {"GET", "HEAD"}
+
+
 async def test_readiness_is_told_with_reasons(cluster: Cluster) -> None:
     assert (await cluster.get("a", "/healthz"))[0] == 200
     assert (await cluster.get("a", "/readyz"))[0] == 200
