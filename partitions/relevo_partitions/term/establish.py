@@ -17,6 +17,7 @@ from relevo_partitions.term.course import Course
 from relevo_partitions.term.endings import Ending, TermOver
 from relevo_partitions.term.replay import replay_to_barrier
 from relevo_partitions.term.roles import Role
+from relevo_partitions.term.seat_asked import SeatAsked
 from relevo_partitions.term.standby import Load, Replica, Standby
 from relevo_partitions.term.takeover import Takeover
 from relevo_partitions.term.term_writer import TermWriter
@@ -99,13 +100,15 @@ class Establishing:
         source = self._source(anew)
         if source is None:
             self._ahead = self._fetch_ahead(commands)
-        if not self._writer.ready:
-            self._fence_and_verify()
-        course.role(Role.REPLAYING)
+        asked = self._fence() if not self._writer.ready else None
         nonce, barrier = self._writer.barrier()
         if self._standby is not None:
             self._standby.meet(nonce)
-        self._writer.commit([barrier])
+        try:
+            self._writer.commit([barrier])
+        finally:
+            if asked is not None:
+                self._confirm(asked)
         course.point("barrier")
         machine = self._from_standby(nonce) if source is None else self._replayed(source, nonce)
         self._takeover.step("barrier")
@@ -181,19 +184,24 @@ class Establishing:
         commands.start(position)
         return commands
 
-    def _fence_and_verify(self) -> None:
+    def _fence(self) -> SeatAsked:
+        course = self._course
         self._writer.fence()
         self._takeover.step("fence")
-        self._course.point("fenced")
-        self._course.role(Role.VERIFYING)
-        verdict = self._seat.verify()
+        course.point("fenced")
+        course.role(Role.VERIFYING)
+        return SeatAsked(self._seat, course.partition, course.runtime)
+
+    def _confirm(self, asked: SeatAsked) -> None:
+        verdict, at = asked.answer()
         if verdict is not Verdict.OURS:
             raise TermOver(
                 Ending.LOST if verdict is Verdict.LOST else Ending.UNCONFIRMED,
                 f"verified the claim: {verdict.value}",
             )
-        self._takeover.step("verify")
+        self._takeover.step("verify", at)
         self._course.point("verified")
+        self._course.role(Role.REPLAYING)
 
     def _from_standby(self, nonce: str) -> StateMachine:
         """The machine of the standby, which stops at the barrier; else, where it failed, one made anew."""

@@ -18,6 +18,7 @@ from relevo_partitions.ports import Stability, Verdict
 from relevo_partitions.settings import TermSettings
 from relevo_partitions.snapshots.ports import SnapshotStore
 from relevo_partitions.statemachine import Incoming, LogDamaged, Term, Write
+from relevo_partitions.term.barrier import is_barrier
 from relevo_partitions.term.leadership import Leadership
 from relevo_partitions.term.roles import Role, RoleKeeper
 from tests.support.counter_machine import CounterMachine
@@ -38,6 +39,8 @@ class FakeKafka:
     newest: int = 0
     faults: deque[Fault] = field(default_factory=deque)
     """Each is used up by one commit of commands' events, in order."""
+    barrier_faults: deque[Fault] = field(default_factory=deque)
+    """Each by one of a barrier."""
     silent: bool = False
     """Whether no commit is answered any more."""
     fence_fails: bool = False
@@ -84,8 +87,9 @@ class FakeWriter:
             self._dead = True
             return Unclear("no answer")
         decided = any(b'"added"' in write.value for write in writes)
-        if decided and kafka.faults:
-            outcome = kafka.faults.popleft()(kafka, writes)
+        faults = kafka.faults if decided else kafka.barrier_faults
+        if faults and (decided or is_barrier(writes[0].value)):
+            outcome = faults.popleft()(kafka, writes)
             self._dead = not isinstance(outcome, Aborted | Committed)
             return outcome
         kafka.append(writes)
@@ -174,6 +178,18 @@ class FakeSeat:
     def verify(self) -> Verdict:
         self.asked += 1
         return self.verdicts.pop(0) if len(self.verdicts) > 1 else self.verdicts[0]
+
+
+@dataclass
+class SlowSeat(FakeSeat):
+    """Answers once it may."""
+
+    may_answer: threading.Event = field(default_factory=threading.Event)
+
+    def verify(self) -> Verdict:
+        verdict = super().verify()
+        assert self.may_answer.wait(30)
+        return verdict
 
 
 class Heard(Observer):

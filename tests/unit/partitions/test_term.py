@@ -21,6 +21,7 @@ from tests.unit.partitions.fakes import (
     FakeSeat,
     Fault,
     Running,
+    SlowSeat,
     abort_because_of,
     fenced_from_outside,
     unclear_and_lost,
@@ -109,12 +110,26 @@ def test_a_fenced_leader_without_confirmation_never_fences_back(
 @pytest.mark.parametrize(
     ("verdict", "ending"), [(Verdict.UNKNOWN, Ending.UNCONFIRMED), (Verdict.LOST, Ending.LOST)]
 )
-def test_a_sleeper_finds_out_behind_the_fence_and_writes_nothing(
-    kafka: FakeKafka, verdict: Verdict, ending: Ending
+@pytest.mark.parametrize("barrier_fails", [False, True])
+def test_a_sleeper_finds_out_behind_the_fence_and_decides_nothing(
+    kafka: FakeKafka, verdict: Verdict, ending: Ending, barrier_fails: bool
 ) -> None:
+    """A barrier that didn't commit is no reason to try again without ZooKeeper's word."""
+    kafka.barrier_faults.extend([abort_because_of(None)] * barrier_fails)
     running = Running(kafka, FakeSeat([verdict]))
     assert running.over().ending is ending
-    assert kafka.log == []
+    assert [is_barrier(record.value) for record in kafka.log] == [True] * (not barrier_fails)
+
+
+def test_the_barrier_does_not_wait_for_zookeepers_word(kafka: FakeKafka) -> None:
+    """With three servers and two cores that took a twentieth of a takeover."""
+    seat = SlowSeat()
+    running = Running(kafka, seat)
+    wait_until(lambda: len(kafka.log) == 1, "the barrier was written")
+    assert seat.asked == 1
+    assert running.path[-1] is Role.VERIFYING, "and nothing goes on without it"
+    seat.may_answer.set()
+    running.wait_leading()
 
 
 def test_a_topic_that_cannot_be_written_holds_up_only_itself(kafka: FakeKafka) -> None:
