@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import orjson
 import pytest
 
 from relevo_engine.core.job import JobState
@@ -184,6 +185,7 @@ def test_people_can_read_it() -> None:
     p = running()
     assert "checkpoint" not in (find_job(p.owner, "k") or {})
     store(p)
-    assert (find_job(p.owner, "k") or {})["checkpoint"] == {"page": 7}
+    found = orjson.dumps((find_job(p.owner, "k") or {})["checkpoint"])
+    assert orjson.loads(found) == {"page": 7}
     store(p, b"\xff{")
     assert (find_job(p.owner, "k") or {})["checkpoint_text"] == "\ufffd{"
