@@ -60,6 +60,26 @@ def test_a_trimmed_log_is_verified_from_where_it_begins(brokers: Brokers, cluste
     assert (expected.ended_otherwise, expected.before_start, expected.open) == (1, 1, 1)
 
 
+def test_commands_that_are_deleted_before_they_are_read_are_told_apart(
+    brokers: Brokers, cluster_name: str
+) -> None:
+    """An engine at work deletes them; anything else that fails must end the verification."""
+    make_topics(brokers, cluster_name)
+    topic = f"{cluster_name}.commands"
+    producer = Producer({"bootstrap.servers": brokers.kafka})
+    for number in range(5):
+        producer.produce(topic, b"value", f"job-{number}", partition=0)
+    assert producer.flush(30) == 0
+    reader = verify_reader.TopicReader(brokers.kafka, None)
+    _, bounds = reader.bounds(topic)
+    client = admin(brokers.kafka)  # kept until the answer is there
+    for trimmed in client.delete_records([TopicPartition(topic, 0, 3)]).values():
+        trimmed.result(30)
+    with pytest.raises(verify_reader.TrimmedError, match="was trimmed while it was read"):
+        list(reader.read(topic, {0: (0, bounds[0].end)}))
+    assert len([each for batch in reader.read(topic, {0: (3, bounds[0].end)}) for each in batch]) == 2
+
+
 @pytest.fixture
 def endless(brokers: Brokers, cluster_name: str) -> Iterator[threading.Event]:
     """Somebody who writes good events as fast as it goes; sets the event with each that was acknowledged."""

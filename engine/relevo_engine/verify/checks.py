@@ -112,6 +112,11 @@ class LogVerifier:
         stories = Stories(partition, self._store, self._remembered)
         self._partitions[partition] = _Partition(partition, start, end, high, stories)
 
+    def extend(self, partition: int, end: int, high: int) -> None:
+        """Announce that a partition is read on, up to ``end``; for ``high`` see `begin`."""
+        found = self._partitions[partition]
+        found.end, found.high = max(found.end, end), max(found.high, high)
+
     def take(self, records: Sequence[LogRecord]) -> None:
         """Check the next records, each partition's in order.
 

@@ -37,6 +37,10 @@ _DAMAGED: Final = frozenset({KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION, K
 _NO_TOPIC: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
 
 
+class TrimmedError(VerifyError):
+    """Records that were still to be read have been deleted."""
+
+
 class Bounds(NamedTuple):
     """Where a partition begins and ends.
 
@@ -136,7 +140,7 @@ class TopicReader:
         """The committed records of each partition from the first offset up to the second, in batches.
 
         Raises:
-            VerifyError: Records that were still to be read have been deleted.
+            TrimmedError: Records that were still to be read have been deleted.
             UnreachableError: Nothing more comes, though there is more.
         """
         left = {number: end for number, (start, end) in spans.items() if end > start}
@@ -211,7 +215,7 @@ class TopicReader:
             found = f"{error.str()}; what follows can't be read"
             return DamagedBatch(partition, offset, Fault(Invariant.CHECKSUM, expected, found))
         if code in _GONE:
-            raise VerifyError(
+            raise TrimmedError(
                 f"{topic} partition {partition} was trimmed while it was read: run it again ({error.str()})"
             )
         self._faults.heard(error)  # librdkafka goes on trying; `_stalled` tells of it

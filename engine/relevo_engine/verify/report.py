@@ -98,7 +98,8 @@ class PartitionReport:
     Attributes:
         partition: Its number.
         start: First offset that Kafka holds.
-        end: Up to where it was read: the end of what was committed when the reading began.
+        end: Up to where it was read: the end of what was committed when the reading began, or later, where
+            more had to be read to tell what became of an expected job.
         high: The end of all that was written then.
         held_back: ``high - end``: records, and markers, that wait for a transaction to end. A few are usual
             while a leader works; if it stays so, a transaction hangs.

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 from relevo_engine.topics import commands_topic, log_topic
 from relevo_engine.verify.checks import LogRecord, LogVerifier
-from relevo_engine.verify.reader import Bounds, TopicReader
+from relevo_engine.verify.findings import VerifyError
+from relevo_engine.verify.reader import TopicReader, TrimmedError
 from relevo_engine.verify.report import VerifyReport
 from relevo_engine.verify.stories import Remembered
 from relevo_schemas import codec
 from relevo_schemas.commands import CreateJob
 from relevo_schemas.errors import RecordError
 
+ROUNDS_MAX: Final = 10
+"""So often the commands are looked at again, where an engine deletes them meanwhile."""
 Progress = Callable[[int, int], None]
 """Told how many offsets were read, and how many there are."""
 
@@ -30,7 +34,8 @@ def verify_log(
     """Read the job log of a cluster up to its end as of now, and check all that it promises.
 
     Needs Kafka and nothing else: the nodes and ZooKeeper may be down, or at work. What is written meanwhile
-    isn't read. Memory doesn't grow with the log; about 40 bytes per job go to a temporary file.
+    isn't read, but for what tells of commands that were deleted meanwhile. Memory doesn't grow with the log;
+    about 40 bytes per job go to a temporary file.
 
     Args:
         kafka: Bootstrap address, ``host:port[,host:port…]``.
@@ -46,7 +51,8 @@ def verify_log(
         UnreachableError: Kafka doesn't answer.
         TopicsError: There is no such cluster.
         SettingsError: There is no such partition, or an option isn't allowed.
-        VerifyError: There is no room for the temporary file, or the log was trimmed while it was read.
+        VerifyError: There is no room for the temporary file, or the log was trimmed while it was read, or the
+            commands were so time and again.
     """
     log = log_topic(cluster)
     chosen = set(partitions) if partitions is not None else None
@@ -55,9 +61,11 @@ def verify_log(
     with LogVerifier(log, count, remembered=remembered) as verifier:
         for number, each in bounds.items():
             verifier.begin(number, each.start, each.end, each.high)
-        _read_log(reader, log, bounds, verifier, progress)
+        spans = {number: (each.start, each.end) for number, each in bounds.items()}
+        damaged = _read_log(reader, log, spans, verifier, progress)
         if expected_keys is not None:
-            _read_undecided(reader, commands_topic(cluster), bounds, verifier)
+            ends = {number: each.end for number, each in bounds.items()}
+            _read_undecided(reader, cluster, ends, damaged, verifier)
             verifier.expect(expected_keys)
         return verifier.report()
 
@@ -65,32 +73,76 @@ def verify_log(
 def _read_log(
     reader: TopicReader,
     topic: str,
-    bounds: Mapping[int, Bounds],
+    spans: Mapping[int, tuple[int, int]],
     verifier: LogVerifier,
-    progress: Progress | None,
-) -> None:
-    total = sum(each.end - each.start for each in bounds.values())
-    reached = {number: each.start for number, each in bounds.items()}
-    for batch in reader.read(topic, {number: (each.start, each.end) for number, each in bounds.items()}):
+    progress: Progress | None = None,
+) -> set[int]:
+    """Check each partition from an offset up to another; those that can't be read, as a batch is damaged."""
+    total = sum(end - start for start, end in spans.values())
+    reached = {number: start for number, (start, _) in spans.items()}
+    damaged = set()
+    for batch in reader.read(topic, spans):
         verifier.take([each for each in batch if isinstance(each, LogRecord)])
         for each in batch:
             if not isinstance(each, LogRecord):
                 verifier.fault(each.partition, each.offset, each.fault)
+                damaged.add(each.partition)
             reached[each.partition] = max(reached[each.partition], each.offset + 1)
         if progress is not None:
-            progress(sum(reached.values()) - sum(each.start for each in bounds.values()), total)
+            progress(sum(reached.values()) - sum(start for start, _ in spans.values()), total)
     if progress is not None:
         progress(total, total)
+    return damaged
 
 
 def _read_undecided(
-    reader: TopicReader, topic: str, log: Mapping[int, Bounds], verifier: LogVerifier
+    reader: TopicReader, cluster: str, ends: dict[int, int], damaged: set[int], verifier: LogVerifier
 ) -> None:
-    """Find the jobs whose creation the engine hasn't come to yet."""
-    _, bounds = reader.bounds(topic, log.keys())
-    spans = {
-        number: (max(verifier.position(number), each.start), each.end) for number, each in bounds.items()
-    }
+    """Find the jobs whose creation the engine hasn't come to yet.
+
+    An engine at work deletes commands whose outcome is on the log: those that are gone although the log was
+    not read so far are spoken of further on in it.
+
+    Args:
+        reader: Reads.
+        cluster: Name of the cluster.
+        ends: Up to where each partition of the log was read; moves on.
+        damaged: Partitions of the log that can't be read on.
+        verifier: Is told.
+
+    Raises:
+        VerifyError: Commands are deleted faster than they can be read.
+    """
+    commands, log = commands_topic(cluster), log_topic(cluster)
+    for _ in range(ROUNDS_MAX):
+        _, bounds = reader.bounds(commands, ends.keys())
+        behind = {n for n, each in bounds.items() if each.start > verifier.position(n)} - damaged
+        if behind:
+            # Asked for after the commands' start: it covers whatever was deleted by then.
+            _, grown = reader.bounds(log, behind)
+            for number, each in grown.items():
+                verifier.extend(number, each.end, each.high)
+            spans = {number: (ends[number], each.end) for number, each in grown.items()}
+            damaged |= _read_log(reader, log, spans, verifier)
+            ends |= {number: max(ends[number], each.end) for number, each in grown.items()}
+        try:
+            _read_commands(
+                reader,
+                commands,
+                {n: (max(verifier.position(n), each.start), each.end) for n, each in bounds.items()},
+                verifier,
+            )
+        except TrimmedError:
+            continue
+        return
+    raise VerifyError(
+        f"{commands} was trimmed {ROUNDS_MAX} times while it was read: run it again when less is going on"
+    )
+
+
+def _read_commands(
+    reader: TopicReader, topic: str, spans: Mapping[int, tuple[int, int]], verifier: LogVerifier
+) -> None:
     for batch in reader.read(topic, spans):
         created: dict[int, set[str]] = {}
         for each in batch:

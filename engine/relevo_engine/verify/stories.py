@@ -13,7 +13,7 @@ from typing import Any, Final
 from relevo_engine.core.job import OPEN_STATES, JobState
 from relevo_engine.core.refusals import Reason
 from relevo_engine.core.rules import SharedRules
-from relevo_engine.verify.facts import REFUSED, UNKNOWN, FactStore, JobFacts, code_of
+from relevo_engine.verify.facts import PENDING, REFUSED, UNKNOWN, FactStore, JobFacts, code_of
 from relevo_engine.verify.findings import Fault, Invariant
 from relevo_schemas import events as ev
 from relevo_schemas.records import Event
@@ -128,7 +128,8 @@ class Stories:
     def _rejected(self, event: ev.CommandRejected) -> None:
         """Remember a job that was refused and doesn't exist."""
         refused = event.command == "CreateJob" and event.reason != Reason.ALREADY_EXISTS
-        if refused and event.key and self._store.get(event.key) is None:
+        facts = self._store.get(event.key) if event.key else None
+        if refused and event.key and (facts is None or facts.code == PENDING):
             self._store.put(event.key, JobFacts(self._partition, REFUSED))
 
     def _happened(self, event: Any, rule: _Rule, *, incomplete: bool) -> Fault | None:
