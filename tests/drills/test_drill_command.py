@@ -81,7 +81,10 @@ def test_a_killed_workers_jobs_run_elsewhere(tmp_path: Path, cluster: LocalClust
     """What a dead worker had begun must not wait for it for ever; a cluster that runs already is as good."""
     where = ("--kafka", cluster.kafka, "--zookeeper", cluster.zookeeper, "--cluster", cluster.name)
     report, _ = drill(tmp_path, "worker-kill", "--repeat", "1", *where)
-    assert report["settings"]["given_cluster"] is True
+    settings = report["settings"]
+    assert settings["given_cluster"] is True
+    told = [settings[name] for name in ("nodes", "partitions", "brokers", "zookeepers")]
+    assert told == [len(cluster.nodes), cluster.partitions, len(cluster.kafka.split(",")), None]
     (run,) = report["runs"]
     assert run["lost"] == 0
     assert run["extra"]["partitions_taken_up_ms"] > 0

@@ -71,9 +71,19 @@ def test_a_drill_without_a_repeat_has_nothing_to_settle() -> None:
     settle([], accounts(), shared_store=True)
 
 
-def test_an_effect_of_a_job_that_nobody_sent_is_a_repeat_of_an_earlier_drill() -> None:
+def test_an_effect_of_a_job_that_had_ended_before_the_drill_is_a_repeat() -> None:
+    """The log refuses its end, since it had one."""
     runs = {"old": [EffectRun("old", 2, "w1", 150.0)], "a": [EffectRun("a", 1, "w1", 150.0)]}
-    assert [each.run.key for each in strangers(runs, {"a"})] == ["old"]
+    log = LogFacts(ended_before={"old", "a"})
+    assert [each.run.key for each in strangers(runs, {"a"}, log)] == ["old"]
+
+
+def test_a_job_that_an_earlier_drill_left_open_is_none() -> None:
+    """A warm-up that was broken off, or a drill: its jobs are run by the next one's workers, once."""
+    runs = {key: [EffectRun(key, 1, "w1", 150.0)] for key in ("left", "cancelled", "open")}
+    log = LogFacts(completed={"left": 160.0}, ended_otherwise={"cancelled": "JobCancelled"})
+    log.ended_before.add("left")  # told twice, by the one that was frozen
+    assert strangers(runs, {"a"}, log) == []
 
 
 def test_what_a_worker_had_begun_and_the_log_not_yet_completed_is_unfinished() -> None:

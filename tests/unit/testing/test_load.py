@@ -5,12 +5,15 @@ from __future__ import annotations
 import itertools
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import relevo
 from relevo.dedup.store import Claim
+from relevo.testing import Engine
 from relevo.testing.ledger import Ledger, LedgerFile
-from relevo.testing.load import NotedStore, Orders, at_rate, keys_in_turn, main
+from relevo.testing.load import NotedStore, Orders, at_rate, keys_in_turn, main, noted, work
 from relevo_schemas.partitioning import partition_of
 
 
@@ -41,6 +44,17 @@ def test_orders_are_kept_from_others(tmp_path: Path) -> None:
     assert Orders.read(path) == orders
 
 
+def test_a_worker_goes_where_its_orders_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drill must never work on the cluster that the shell names, nor hand its password to another."""
+    monkeypatch.setenv("RELEVO_KAFKA", "prod:9092")
+    monkeypatch.setenv("RELEVO_CLUSTER", "prod")
+    monkeypatch.setenv("RELEVO_KAFKA_OPTIONS", '{"sasl.password": "secret"}')
+    seen: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(relevo.WorkerApp, "run", lambda app, drain: seen.append(app._workers._args))
+    work(Orders("k:1", "drill", 4, "t", str(tmp_path), 50.0))
+    assert seen[0][:3] == ("k:1", "drill", {})
+
+
 def test_a_claim_stands_in_the_ledger_before_it_is_granted(tmp_path: Path) -> None:
     """A worker frozen right after its claim is in flight, and the ledger has to know."""
     from relevo import MemoryDedupStore
@@ -54,6 +68,31 @@ def test_a_claim_stands_in_the_ledger_before_it_is_granted(tmp_path: Path) -> No
     claimed = ledger.runs["job-1"][0].claimed
     assert claimed is not None
     assert claimed <= ledger.runs["job-1"][0].begun
+
+
+async def test_a_handler_that_fails_leaves_a_line(tmp_path: Path) -> None:
+    """Without one it looks as if it were under way for ever, and every later fault excuses its repeats."""
+    book = LedgerFile(tmp_path, "worker-1")
+
+    async def effect(fault: type[Exception] | None) -> None:
+        if fault is not None:
+            raise fault
+
+    async def handle(job: relevo.Job) -> None:
+        await noted(book, job, effect(ConnectionError if job.key == "failed" else None))
+
+    app = relevo.WorkerApp()
+    app.job("drill")(handle)
+    async with Engine() as engine:
+        engine.run(app)
+        for key in ("done", "failed"):
+            await engine.create("drill", key=key, retries=0)
+        await engine.settle()
+    ledger = Ledger(tmp_path)
+    ledger.refresh()
+    ends = {key: (run.ended is not None, run.failed is not None) for key, (run,) in ledger.runs.items()}
+    assert ends == {"done": (True, False), "failed": (False, True)}
+    assert ledger.running("worker-1") == 0
 
 
 def test_a_wrong_call_is_told(capsys: pytest.CaptureFixture[str]) -> None:

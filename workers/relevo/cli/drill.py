@@ -116,6 +116,23 @@ _COUNTS = click.Choice(("1", "3"))
 )
 @click.option("--zookeeper", metavar="HOST:PORT", default=None, callback=addresses, help="Its ZooKeeper.")
 @click.option("--cluster", default=None, metavar="NAME", callback=cluster_name, help="Its name.")
+@click.option(
+    "--finished-window-s",
+    envvar="RELEVO_FINISHED_WINDOW_S",
+    type=click.IntRange(1),
+    default=24 * 3600,
+    show_default=True,
+    help="Its setting, with --kafka: for so long an ended job's key can't be created anew."
+    "  [env RELEVO_FINISHED_WINDOW_S]",
+)
+@click.option(
+    "--finished-count-max",
+    envvar="RELEVO_FINISHED_COUNT_MAX",
+    type=click.IntRange(1),
+    default=200_000,
+    show_default=True,
+    help="Its setting, with --kafka: so many ended jobs are remembered.  [env RELEVO_FINISHED_COUNT_MAX]",
+)
 @click.option("--kafka-option", multiple=True, metavar="NAME=VALUE", help="One more librdkafka option.")
 def command(
     name: str, brokers: str, zookeepers: str, seed: int | None, duration: float,
@@ -203,10 +220,13 @@ def _write(session: Session, json_path: Path, picture: Path) -> None:
 
     session.report.write(json_path)
     settings, machine = session.report.settings, session.report.machine
-    subtitle = (
-        f"{settings['rate']:g} jobs/s over {settings['partitions']} partitions, {settings['nodes']} nodes, "
-        f"{settings['brokers']} broker(s), {settings['zookeepers']} ZooKeeper server(s); "
-        f"{machine['cores']} cores, {machine['memory_gib']} GiB, {machine['processor']}"
-    )
+    parts = {
+        "partitions": "partitions", "nodes": "nodes", "brokers": "broker(s)",
+        "zookeepers": "ZooKeeper server(s)",
+    }  # fmt: skip
+    # Of a given cluster not all is known.
+    known = [f"{settings[name]} {what}" for name, what in parts.items() if settings[name]]
+    load = ", ".join([f"{settings['rate']:g} jobs/s", *known])
+    subtitle = f"{load}; {machine['cores']} cores, {machine['memory_gib']} GiB, {machine['processor']}"
     picture.parent.mkdir(parents=True, exist_ok=True)
     picture.write_text(page("Drills", subtitle, session.panels), encoding="utf-8")

@@ -132,6 +132,7 @@ class LogFacts:
         completed: When each job was completed, by the leader's clock, by key.
         ended_otherwise: The event that ended it, by key.
         completed_twice: Keys with more than one completion.
+        ended_before: Keys of jobs whose completion was refused, since they had ended, or are forgotten.
         timeouts: When each lease ran out, and the key.
         stale: Events of a term that stand behind the announcement of a newer one, in words.
         kinds: Events by kind.
@@ -144,6 +145,7 @@ class LogFacts:
     completed: dict[str, float] = field(default_factory=dict)
     ended_otherwise: dict[str, str] = field(default_factory=dict)
     completed_twice: list[str] = field(default_factory=list)
+    ended_before: set[str] = field(default_factory=set)
     timeouts: list[tuple[float, str]] = field(default_factory=list)
     stale: list[str] = field(default_factory=list)
     kinds: Counter[str] = field(default_factory=Counter)

@@ -39,6 +39,11 @@ class Damage(ClusterFacts):
         """Its Kafka and ZooKeeper; None where somebody else runs them."""
         return self._servers
 
+    @property
+    def unreachable(self) -> Mapping[str, str]:
+        """Why nodes can't be hurt from here, by the names of those that can't."""
+        return self._unreachable
+
     # What is possible
 
     def refusal(self, kind: Kind) -> str | None:

@@ -10,10 +10,12 @@ since the Unix epoch.
     D key at worker          and is told that it is done
     B key attempt at worker  its effect begins
     E key attempt at worker  it has happened
+    F key attempt at worker  its handler has ended with an exception instead
 """
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import defaultdict
@@ -69,6 +71,10 @@ class LedgerFile:
         """An effect has happened."""
         self._write("E", key, str(attempt), f"{now_ms():.3f}", self.name)
 
+    def failed(self, key: str, attempt: int) -> None:
+        """A handler has ended with an exception; whether its effect has happened isn't known."""
+        self._write("F", key, str(attempt), f"{now_ms():.3f}", self.name)
+
     def close(self) -> None:
         """Close the file."""
         os.close(self._descriptor)
@@ -96,6 +102,7 @@ class EffectRun:
         begun: When.
         ended: When its effect had happened; None: not known to have.
         claimed: When the worker asked the dedup store for it; None: not known to have.
+        failed: When its handler had ended with an exception instead; None: not known to have.
     """
 
     key: str
@@ -104,6 +111,7 @@ class EffectRun:
     begun: float
     ended: float | None = None
     claimed: float | None = None
+    failed: float | None = None
 
     @property
     def under_way(self) -> float:
@@ -137,7 +145,7 @@ class Repeat:
 
     Attributes:
         run: The run that repeats.
-        in_flight: Whether the run, or an earlier one, was under way when something was killed or frozen.
+        in_flight: Whether a fault explains it, one that came before: see `repeats`.
     """
 
     run: EffectRun
@@ -216,6 +224,8 @@ class Ledger:
                 self._running[key, run.attempt, run.worker] = run
             elif kind == "E":
                 self._running.pop((key, int(rest[0]), rest[2])).ended = float(rest[1])
+            elif kind == "F":
+                self._running.pop((key, int(rest[0]), rest[2])).failed = float(rest[1])
             else:
                 raise ValueError(f"kind {kind!r}")
         except (ValueError, IndexError, KeyError) as error:
@@ -228,8 +238,12 @@ def repeats(
     """Every run beyond the first of its job, and whether that is a fault's doing.
 
     A run is under way from the moment at which the worker asks for it until its effect has happened; for the
-    worker that was hit, until the job log has its completion. One that was hit between its claim and its
-    effect goes on when it wakes up, and can't know what others did meanwhile.
+    worker that was hit, until the job log has its completion. A fault explains what begins after it, as long
+    as nobody has come to an end undisturbed and the log has no completion: from then on, whoever asks the
+    store is told that the job is done.
+
+    A run that was hit itself, between its claim and its effect, goes on when it wakes up, and can't know what
+    others did meanwhile.
 
     Args:
         runs: Runs by key.
@@ -241,20 +255,38 @@ def repeats(
     for key, of_job in runs.items():
         in_order = sorted(of_job, key=lambda run: run.begun)
         for place, run in enumerate(in_order[1:], 1):
-            earlier = in_order[:place]
-            caught = any(_was_in_flight(each, hit, completed.get(key)) for each in earlier for hit in hits)
-            slept = any(
-                hit.worker == run.worker and run.under_way <= hit.at <= run.begun
-                for hit in hits
-                if hit.worker
-            )
-            found.append(Repeat(run, caught or slept))
+            before = [hit for hit in hits if hit.at <= run.begun]
+            undisturbed = []
+            caught = False
+            for each in in_order[:place]:
+                over = _over(each, hits)
+                if any(_was_caught(each, over, hit, run, completed.get(key)) for hit in before):
+                    caught = True
+                elif each.ended is not None:
+                    undisturbed.append(each.ended)
+            done = min(undisturbed, default=math.inf)
+            slept = any(hit.worker == run.worker and run.under_way <= hit.over for hit in before)
+            # One that slept has been told before that the job is its own.
+            found.append(Repeat(run, (caught and done >= run.begun) or (slept and done >= run.under_way)))
     return found
 
 
-def _was_in_flight(run: EffectRun, hit: Moment, completed: float | None) -> bool:
-    if run.under_way > hit.over:
+def _over(run: EffectRun, hits: Iterable[Moment]) -> float | None:
+    """Until when a run was under way, as far as anybody knows: at most until its worker was hit."""
+    if run.ended is not None:
+        return run.ended
+    if run.failed is not None:
+        return run.failed
+    return next((hit.over for hit in hits if hit.worker == run.worker and hit.over >= run.under_way), None)
+
+
+def _was_caught(
+    run: EffectRun, over: float | None, hit: Moment, repeat: EffectRun, completed: float | None
+) -> bool:
+    """Whether a fault can be why ``repeat`` was begun after ``run``, which was under way until ``over``."""
+    if run.under_way > hit.over or (completed is not None and completed < repeat.under_way):
         return False
-    if run.ended is None or run.ended >= hit.at:
-        return True
-    return bool(hit.worker) and run.worker == hit.worker and (completed is None or completed >= hit.at)
+    if hit.worker == run.worker:
+        return over is None or over >= hit.at or completed is None or completed >= hit.at
+    # A run without an end whose own worker was never hit is no concern of what happened to another worker.
+    return not hit.worker if over is None else over >= hit.at

@@ -19,7 +19,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import FrameType
@@ -215,15 +215,23 @@ def work(orders: Orders) -> None:
 
     @app.job(orders.type, concurrency=orders.concurrency, lease=orders.lease_s)
     async def handle(job: relevo.Job) -> None:
-        book.begun(job.key, job.attempt)
-        if effects is None:
-            await asyncio.sleep(orders.work_s)
-        else:
-            await effects.perform(job, orders.work_s)
-        book.ended(job.key, job.attempt)
+        effect = asyncio.sleep(orders.work_s) if effects is None else effects.perform(job, orders.work_s)
+        await noted(book, job, effect)
 
     app.run(drain=_DRAIN_S)
     book.close()
+
+
+async def noted(book: LedgerFile, job: relevo.Job, effect: Coroutine[Any, Any, None]) -> None:
+    """Let an effect happen, and note how that began and ended."""
+    book.begun(job.key, job.attempt)
+    try:
+        await effect
+    except BaseException:
+        # Without a line it would look as if it were under way for ever.
+        book.failed(job.key, job.attempt)
+        raise
+    book.ended(job.key, job.attempt)
 
 
 def _store(orders: Orders) -> relevo.DedupStore:

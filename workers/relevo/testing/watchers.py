@@ -30,6 +30,7 @@ _POLL_S: Final = 0.05
 _BATCH_MAX: Final = 500
 _OFFSETS_S: Final = 15.0
 _JOIN_S: Final = 10.0
+_ENDED_BEFORE: Final = frozenset({"ALREADY_COMPLETED", "ALREADY_FINISHED", "NOT_FOUND"})
 _TERMINAL: Final = (events.JobErrored, events.JobCancelled, events.JobExpired)
 
 
@@ -188,6 +189,13 @@ class LogWatcher(Watcher):
             seen.ended_otherwise[event.key] = type(event).__name__
         elif isinstance(event, events.JobTimedOut):
             seen.timeouts.append((wall, event.key))
+        elif isinstance(event, events.CommandRejected) and _had_ended(event):
+            seen.ended_before.add(event.key)
+
+
+def _had_ended(refusal: events.CommandRejected) -> bool:
+    """Whether a completion was refused as its job had ended, maybe so long ago that it is forgotten."""
+    return refusal.command == "CompleteJob" and refusal.reason in _ENDED_BEFORE
 
 
 def _sent(variables: bytes) -> float | None:

@@ -13,7 +13,8 @@ from relevo.testing.ledger import EffectRun, Moment, Repeat, repeats
 from relevo.testing.report import Run
 from relevo.testing.waiting import NotInTime, wait_for
 
-_DRAIN_S: Final = 180.0
+DRAIN_S: Final = 180.0
+"""The longest wait for the last job, in seconds."""
 
 
 @dataclass
@@ -57,7 +58,7 @@ def close_books(scene: Scene, moments: Sequence[Moment], *, handled: bool = True
         lost=lost,
         repeated=[
             *repeats(ledger.runs, [*moments, *scene.crew.hits], scene.log.completed),
-            *strangers(ledger.runs, known),
+            *strangers(ledger.runs, known, scene.log),
         ],
         verify_ok=bool(verdict.ok),
         violation=str(verdict.violations[0]) if verdict.violations else "",
@@ -75,8 +76,8 @@ def unhandled(
     )
 
 
-def drain(scene: Scene) -> None:
-    """Stop creating, and wait for the last job; where it doesn't come, say so."""
+def drain(scene: Scene) -> bool:
+    """Stop creating, and wait for the last job; whether it came, and where it didn't, it is told."""
     ledger = scene.crew.ledger
     scene.crew.stop_creating()
 
@@ -85,24 +86,43 @@ def drain(scene: Scene) -> None:
         return all(scene.log.ended(key) for key in ledger.accepted)
 
     try:
-        wait_for(drained, "every accepted job has come to its end", timeout_s=_DRAIN_S)
+        wait_for(drained, "every accepted job has come to its end", timeout_s=DRAIN_S)
     except NotInTime as error:
         scene.say(str(error))
+        return False
+    return True
 
 
 def verify(scene: Scene, accepted: Mapping[str, float]) -> Any:
     """The verifier's report on the whole log and the accepted keys."""
-    from relevo_engine.verify import verify_log
+    from relevo_engine.verify import Remembered, verify_log
 
-    options = {name: str(value) for name, value in scene.settings.kafka_options.items()}
+    settings = scene.settings
     return verify_log(
-        scene.cluster.kafka, scene.cluster.name, kafka_options=options, expected_keys=iter(accepted)
+        scene.cluster.kafka,
+        scene.cluster.name,
+        kafka_options={name: str(value) for name, value in settings.kafka_options.items()},
+        expected_keys=iter(accepted),
+        # Nodes that a drill starts are set as they are by themselves.
+        remembered=(
+            Remembered(settings.finished_window_s * 1000, settings.finished_count_max)
+            if settings.given
+            else None
+        ),
     )
 
 
-def strangers(runs: Mapping[str, Sequence[EffectRun]], known: Collection[str]) -> list[Repeat]:
-    """Effects of jobs that this load never sent: those of an earlier drill, all of which had been done."""
-    return [Repeat(of_job[0], in_flight=False) for key, of_job in runs.items() if of_job and key not in known]
+def strangers(runs: Mapping[str, Sequence[EffectRun]], known: Collection[str], log: LogFacts) -> list[Repeat]:
+    """Effects of jobs that this load never sent, an earlier drill's: repeats where they had ended before.
+
+    A job that was left open may well be run now: it ends in this drill's part of the log. Of one that had
+    ended before, the log refuses the end.
+    """
+    return [
+        Repeat(of_job[0], in_flight=False)
+        for key, of_job in runs.items()
+        if of_job and key not in known and key in log.ended_before and not log.ended(key)
+    ]
 
 
 def settle(runs: Sequence[Run], accounts: Accounts, *, shared_store: bool) -> None:

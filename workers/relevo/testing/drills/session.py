@@ -9,17 +9,18 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from relevo.errors import RelevoError
+from relevo.errors import RelevoError, Unreachable
+from relevo.kafka_options import options_for_producer
 from relevo.testing.drills.catalog import DRILLS, SOAK, Drill, targets_of
 from relevo.testing.drills.effects import database
-from relevo.testing.drills.ending import close_books, drain, settle
+from relevo.testing.drills.ending import DRAIN_S, close_books, drain, settle
 from relevo.testing.drills.machine import machine
 from relevo.testing.drills.scene import Scene
-from relevo.testing.drills.settings import JOB_TYPE, DrillSettings
+from relevo.testing.drills.settings import JOB_TYPE, OF_THE_CLUSTER, DrillSettings
 from relevo.testing.drills.store import shared_store
-from relevo.testing.faults import Kind
+from relevo.testing.faults import DrillError, Kind
 from relevo.testing.ledger import Moment, now_ms
 from relevo.testing.picture import Panel, panel_of
 from relevo.testing.report import Report, Run
@@ -31,6 +32,7 @@ _SOAK_PAUSE_S: Final = (10.0, 20.0)
 _SOAK_DOWN_S: Final = 5.0
 _WARM_UP_TIMES: Final = 10
 """The load of a warm-up, to that of the drills."""
+_BROKERS_S: Final = 15.0
 _HITS: Final = (Kind.KILL, Kind.FREEZE)
 
 
@@ -52,8 +54,12 @@ class Session:
     ) -> None:
         from relevo_engine.settings import NodeSettings
 
-        timeout = float(NodeSettings.model_fields["session_timeout_s"].default)
-        self.settings = replace(settings, session_timeout_s=timeout)
+        if settings.given:
+            # What was asked for is what would have been started.
+            known: dict[str, float] = dict.fromkeys(OF_THE_CLUSTER, 0)
+        else:
+            known = {"session_timeout_s": float(NodeSettings.model_fields["session_timeout_s"].default)}
+        self.settings = replace(settings, **known)  # type: ignore[arg-type] # each is a number
         self.report = Report(machine(), self.settings.as_dict(), targets_of(self.settings))
         self.panels: list[Panel] = []
         self._say = say
@@ -81,13 +87,18 @@ class Session:
                 timed = any(name == SOAK or DRILLS[name].count_up is None for name in possible)
                 if timed:
                     store = shared_store(self.settings.redis, folder, self._say)
-                    self._take_store(stack.enter_context(store))
+                    self._take(redis=stack.enter_context(store))
                 if any(name != SOAK and DRILLS[name].count_up is not None for name in possible):
                     # Before the brokers: whether there is such a database is known in a moment.
                     there = database(self.settings, self._say, lambda: self.report.held)
                     self._place = stack.enter_context(there)
                 cluster = stack.enter_context(self._cluster(folder))
-                if timed and self.settings.kafka is None and self.settings.warm_up_s > 0:
+                self._take(
+                    nodes=len(cluster.nodes) + len(cluster.unreachable),
+                    partitions=cluster.partitions,
+                    brokers=self._brokers(cluster),
+                )
+                if timed and not self.settings.given and self.settings.warm_up_s > 0:
                     self._warm_up(cluster, folder / "00-warm-up")
                 for number, name in enumerate(possible, 1):
                     self._play(cluster, name, folder / f"{number:02}-{name}")
@@ -97,9 +108,28 @@ class Session:
         finally:
             self._changed(self)
 
-    def _take_store(self, redis: str) -> None:
-        self.settings = replace(self.settings, redis=redis)
+    def _take(self, **found: Any) -> None:
+        """What is known of the surroundings now; the report tells of it."""
+        self.settings = replace(self.settings, **found)
         self.report.settings = self.settings.as_dict()
+        self.report.targets = targets_of(self.settings)
+
+    def _brokers(self, cluster: DrillCluster) -> int:
+        """How many brokers there are, by their own word where they were not started here.
+
+        Raises:
+            Unreachable: None answers.
+        """
+        if not self.settings.given:
+            return self.settings.brokers
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        admin = AdminClient(options_for_producer(cluster.kafka, self.settings.kafka_options))
+        try:
+            return len(admin.list_topics(timeout=_BROKERS_S).brokers)
+        except KafkaException as error:
+            raise Unreachable(f"Kafka at {cluster.kafka} doesn't answer: {error.args[0].str()}") from error
 
     def _cluster(self, folder: Path) -> DrillCluster:
         from relevo.testing.cluster import DrillCluster
@@ -128,12 +158,22 @@ class Session:
 
         The Kafka that people have has run for long; that of a drill is new, and in its first minute the Java
         compiler takes more of the processor than the brokers' work does.
+
+        Raises:
+            DrillError: Its jobs aren't done in time: what is left would be the load of the first drill, too.
         """
         busy = replace(self.settings, rate=_WARM_UP_TIMES * self.settings.rate)
         self._say(f"warming up: {busy.rate:g} jobs/s for {busy.warm_up_s:g} s")
         with Scene(cluster, busy, folder, self._say) as scene:
             scene.watch_for(busy.warm_up_s)
-            drain(scene)
+            if not drain(scene):
+                accepted = scene.crew.ledger.accepted
+                left = sum(not scene.log.ended(key) for key in accepted)
+                raise DrillError(
+                    f"this machine can't keep up with {_WARM_UP_TIMES} times the rate: of the warm-up's "
+                    f"{len(accepted)} jobs {left} had not ended {DRAIN_S:g} s after the last one was sent. "
+                    f"Lower --rate, or shorten the warm-up with --warm-up (0: none)"
+                )
 
     def _play(self, cluster: DrillCluster, name: str, folder: Path) -> None:
         drills = [DRILLS[name]] if name != SOAK else self._soakable(cluster)

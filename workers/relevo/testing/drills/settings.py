@@ -12,11 +12,16 @@ GROUP_SESSION_S: Final = 6.0
 """Seconds of silence after which Kafka gives a dead worker's partitions to another."""
 BROKER_SESSION_S: Final = 2.0
 """The same of a broker that `relevo drill` started."""
+OF_THE_CLUSTER: Final = ("brokers", "zookeepers", "nodes", "partitions", "session_timeout_s")
+"""What a given cluster has of its own."""
 
 
 @dataclass(frozen=True)
 class DrillSettings:
     """With what the drills run.
+
+    Of a given cluster the number of its servers, and how its nodes are set, are its own: 0 where that isn't
+    known.
 
     Attributes:
         repeat: How often each drill is repeated.
@@ -40,6 +45,8 @@ class DrillSettings:
         kafka: A cluster that runs already: its Kafka. None: one is started.
         zookeeper: Its ZooKeeper.
         cluster: Its name, or that of the one that is started.
+        finished_window_s: For how long a given cluster remembers ended jobs, in seconds.
+        finished_count_max: How many of them.
         kafka_options: More librdkafka options.
         keep_logs: Where logs and ledgers are kept; None: nowhere.
     """
@@ -65,15 +72,27 @@ class DrillSettings:
     kafka: str | None = None
     zookeeper: str | None = None
     cluster: str = "drill"
+    finished_window_s: int = 24 * 3600
+    finished_count_max: int = 200_000
     kafka_options: Mapping[str, Any] = field(default_factory=dict)
     keep_logs: Path | None = None
 
+    @property
+    def given(self) -> bool:
+        """Whether the cluster runs already."""
+        return self.kafka is not None
+
     def as_dict(self) -> dict[str, Any]:
-        """For the report, without addresses and options, which may hold passwords."""
+        """For the report, without addresses and options, which may hold passwords; None: not known."""
         hidden = ("kafka", "zookeeper", "kafka_options", "keep_logs", "redis", "effects")
         shown = {name: value for name, value in asdict(self).items() if name not in hidden}
-        return shown | {
-            "dedup": "one store in Redis" if self.redis else "a store in the memory of each worker",
-            "effects": self.effects.partition("://")[0],
-            "given_cluster": self.kafka is not None,
-        }
+        unknown = {name: None for name in OF_THE_CLUSTER if not shown[name]}
+        return (
+            shown
+            | unknown
+            | {
+                "dedup": "one store in Redis" if self.redis else "a store in the memory of each worker",
+                "effects": self.effects.partition("://")[0],
+                "given_cluster": self.given,
+            }
+        )
