@@ -56,6 +56,7 @@ class TestOne:
         from confluent_kafka.admin import AdminClient
         topics = AdminClient({"bootstrap.servers": kafka}).list_topics(timeout=20).topics
         assert not [topic for topic in topics if topic.startswith(name)], "what it left is removed"
+        relevo_cluster.servers.broker(1).freeze()
 
     def test_that_fails(self, relevo_cluster):
         relevo_cluster.freeze("node-1")

@@ -37,6 +37,21 @@ def test_orders_are_answered_in_order(tmp_path: Path) -> None:
         child.check()
 
 
+@pytest.mark.parametrize("given", [True, False])
+def test_it_hears_nothing_of_where_the_users_own_commands_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: bool
+) -> None:
+    """A load that was meant for a throw-away cluster would go to the one that the shell names."""
+    code = "import json, os; print(json.dumps({'names': sorted(os.environ)}), flush=True)"
+    for name in ("RELEVO_KAFKA", "relevo_cluster", "FOR_THE_CHILD"):
+        monkeypatch.setenv(name, "prod:9092")
+    variables = dict(os.environ) if given else None
+    with Child("curious", (sys.executable, "-c", code), tmp_path, variables) as child:
+        found = child.answer("names", 30)["names"]
+    assert "FOR_THE_CHILD" in found
+    assert not [name for name in found if name.upper().startswith("RELEVO_")]
+
+
 def test_one_that_ends_by_itself_is_told_with_its_last_words(tmp_path: Path) -> None:
     """A benchmark that waits for a process that is gone hangs until somebody looks."""
     code = "import sys; sys.exit('no such broker')"

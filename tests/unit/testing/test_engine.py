@@ -313,3 +313,84 @@ async def test_the_workers_time_is_real_again_afterwards() -> None:
         assert {vars(module)["time"] is time for module in modules} == {False}
         assert all(abs(vars(module)["time"].monotonic() - time.monotonic()) < 60 for module in modules)
     assert {vars(module)["time"] is time for module in modules} == {True}
+
+
+async def test_a_key_that_is_used_anew_tells_of_its_latest_job() -> None:
+    """A result of yesterday's job would pass for today's, which may have failed."""
+    app = relevo.WorkerApp()
+
+    @app.job("charge", ttl=1)
+    async def charge(job: relevo.Job) -> str:
+        if job.variables == "second":
+            raise relevo.JobError("NO_MONEY", "none left")
+        return "paid"
+
+    async with Engine(partitions=1) as engine:
+        engine.run(app)
+        first = await engine.create("charge", "first", key="k1")
+        assert (await engine.await_result(first)).value == "paid"
+        await engine.advance(3 * 86_400)
+        await engine.create("charge", key="between")  # by now k1 is forgotten
+        second = await engine.create("charge", "second", key="k1")
+        assert engine.job("k1").result_json == b""
+        await engine.settle()
+        view = engine.job("k1")
+        assert (view.state, view.code, view.error) == ("ERRORED", "NO_MONEY", "none left")
+        assert view.result_json == b""
+        assert (await engine.await_result("k1")).state == "ERRORED"
+        assert (await engine.await_result(second)).state == "ERRORED"
+        assert (await engine.await_result(first)).value == "paid", "as a client with this handle is told"
+        await engine.advance(3 * 86_400)
+        await engine.create("charge", key="after")
+        with pytest.raises(relevo.InvalidRequest, match="ended as ERRORED, and the engine has forgotten it"):
+            engine.job("k1")
+
+
+@pytest.mark.parametrize("watch", [True, False])
+async def test_an_app_that_does_not_follow_the_log_hears_of_no_cancellation(watch: bool) -> None:
+    """A test of it would show what never happens in production."""
+    app = relevo.WorkerApp(watch=watch)
+    go_on, lost = asyncio.Event(), []
+
+    @app.job("render")
+    async def render(job: relevo.Job) -> None:
+        await go_on.wait()
+        lost.append(job.lost)
+
+    async with Engine() as engine:
+        engine.run(app)
+        job = await engine.create("render")
+        await engine.settle(leave_running=True)
+        await engine.advance(60, leave_running=True)
+        await engine.cancel(job)
+        await engine.settle(leave_running=True)
+        go_on.set()
+        await engine.settle()
+    assert lost == [watch]
+
+
+@pytest.mark.parametrize("suspect_after", [None, 1])
+async def test_a_suspect_runs_alone_as_the_app_says(suspect_after: int | None) -> None:
+    """Who has switched it off waits in vain for the other jobs to stand still."""
+    app = relevo.WorkerApp(dedup=KeptDedupStore(), suspect_after=suspect_after)
+    go_on = asyncio.Event()
+    begun: list[str] = []
+
+    @app.job("work")
+    async def work(job: relevo.Job) -> None:
+        begun.append(job.key)
+        if job.key == "killer" and job.attempt > 1:
+            await go_on.wait()
+
+    async with Engine() as engine:
+        engine.run(app)
+        engine.crash_worker(after="start")
+        await engine.create("work", key="killer", lease=10)
+        await engine.settle()
+        await engine.advance(40, leave_running=True)
+        await engine.create("work", key="other")
+        await engine.settle(leave_running=True)
+        assert begun == (["killer"] if suspect_after else ["killer", "other"])
+        go_on.set()
+        await engine.settle()
+        assert begun == ["killer", "other"]

@@ -329,3 +329,69 @@ async def test_a_database_as_store_is_the_users_own(tmp_path: Path) -> None:
     store.close()
     assert database.execute("SELECT count(*) FROM payments").fetchone() == (1,)
     database.close()
+
+
+@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize("late", [True, False])
+async def test_a_transaction_gets_no_answer_either_while_the_store_is_silent(
+    tmp_path: Path, plain: bool, late: bool
+) -> None:
+    """With the strongest store a test would never see what its outage does."""
+    with sqlite3.connect(tmp_path / "bank.db") as database:
+        database.execute("CREATE TABLE payments (job TEXT)")
+    store = relevo.SqlDedupStore(f"sqlite:///{tmp_path}/bank.db")
+    app = relevo.WorkerApp(dedup=store)
+    errors: list[str] = []
+    async with Engine() as engine:
+
+        def charge(job: relevo.Job) -> None:
+            silence = not errors
+            if silence and not late:
+                engine.lose_store(20)
+            try:
+                with job.transaction() as connection:
+                    connection.execute("INSERT INTO payments VALUES (?)", (job.key,))
+                    job.done({"paid": True})
+                    if silence and late:
+                        engine.lose_store(20)
+            except relevo.StoreUnavailable as error:
+                errors.append(str(error))
+                raise
+
+        async def charge_async(job: relevo.Job) -> None:
+            silence = not errors
+            if silence and not late:
+                engine.lose_store(20)
+            try:
+                async with job.transaction() as connection:
+                    connection.execute("INSERT INTO payments VALUES (?)", (job.key,))
+                    job.done({"paid": True})
+                    if silence and late:
+                        engine.lose_store(20)
+            except relevo.StoreUnavailable as error:
+                errors.append(str(error))
+                raise
+
+        app.job("charge")(charge if plain else charge_async)
+        engine.run(app)
+        job = await engine.create("charge")
+        await engine.settle()
+        assert len(errors) == 1
+        assert "lost by the test" in errors[0]
+        await engine.advance(60)
+        assert engine.job(job).result == {"paid": True}
+    store.close()
+    assert database.execute("SELECT count(*) FROM payments").fetchone() == (1,)
+    database.close()
+
+
+async def test_a_job_that_is_run_at_most_once_gets_to_the_step_after_its_completion() -> None:
+    """It was committed long before: a crash that waits for a commit would never come."""
+    bank = Bank(delivery="at-most-once")
+    async with Engine() as engine:
+        engine.run(bank.app)
+        engine.crash_worker(after="complete")
+        job = await engine.create("charge")
+        await engine.settle()
+        assert engine.pending_faults == []
+        assert engine.job(job).state == "COMPLETED"

@@ -6,17 +6,20 @@ import asyncio
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import relevo
-from relevo.testing import KeptDedupStore, assert_idempotent, assert_idempotent_async
+from relevo.testing import Engine, KeptDedupStore, assert_idempotent, assert_idempotent_async, idempotency
+from relevo.testing.inmemory.scenarios import Scenario
 
 AFTER_EFFECT = "the worker dies after the effect, before its done mark"
 LATE = "its lease runs out, and the first attempt ends late"
 BUSINESS = "two jobs with one correlation id"
+START = datetime(2030, 1, 1, tzinfo=UTC)
 JOB = {"type": "charge", "variables": {"amount": 5}}
 
 
@@ -217,6 +220,35 @@ WRONG: list[tuple[Any, Any, str]] = [
 def test_wrong_use(job: Any, effects: Any, message: str) -> None:
     with pytest.raises(relevo.InvalidRequest, match=re.escape(message)):
         assert_idempotent(lambda job: None, job, effects)
+
+
+def test_a_job_that_is_to_wait_is_run_at_once() -> None:
+    """Its faults would strike after their scenario was over, with nobody to thaw a frozen worker."""
+    provider = Provider()
+
+    def charge(job: relevo.Job) -> None:
+        provider.charge(1, job.idempotency_key)
+
+    for waits in ({"delay": 3_600}, {"run_at": START + timedelta(days=2), "expires_at": START}):
+        provider.payments.clear()
+        assert_idempotent(charge, {**JOB, **waits}, provider.payments)
+        assert len(provider.payments) == 15
+    assert_idempotent(charge, lambda _: {**JOB, "delay": 3_600}, provider.payments)
+
+
+def test_a_scenario_that_was_not_played_is_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table full of ones would be about faults that never happened."""
+
+    async def never(engine: Engine, job: relevo.NewJob) -> relevo.JobHandle:
+        made = await engine.create(job.type, key=job.key)
+        await engine.settle()
+        engine.crash_worker(after="start")
+        return made
+
+    monkeypatch.setattr(idempotency, "SCENARIOS", (Scenario("too late", never, "store"),))
+    provider = Provider()
+    with pytest.raises(relevo.ConfigurationError, match=r"'too late' was not played.*the step 'start'"):
+        assert_idempotent(lambda job: provider.charge(1), JOB, provider.payments)
 
 
 def test_an_app_without_a_handler_for_the_job() -> None:

@@ -48,7 +48,8 @@ def assert_idempotent(
         handler: A handler, coroutine function or plain, which gets a dedup store that outlives its workers
             (as Redis or a database would be); or an app, with its own store.
         job: A `relevo.NewJob` or a mapping with its arguments, created under another key in each scenario; or
-            a function that makes one from the scenario's number, used as it is.
+            a function that makes one from the scenario's number, used as it is. It is run at once: ``delay``,
+            ``run_at`` and ``expires_at`` are left out.
         effects: What has happened so far: a collection, or a function that returns one or a count (or an
             awaitable of either). Or a context manager, or a function that gives one, which clears things and
             gives one of those: entered around each scenario.
@@ -61,7 +62,7 @@ def assert_idempotent(
         AssertionError: A scenario repeats the effect, loses it, or doesn't complete the job: all of them in
             a table, and what to do.
         InvalidRequest: An argument can't be right.
-        ConfigurationError: An event loop runs in this thread.
+        ConfigurationError: An event loop runs in this thread, or a scenario's fault could not be made happen.
     """
     __tracebackhide__ = True
     if loop_runs():
@@ -111,6 +112,10 @@ class _Outcome:
         return self.state != "COMPLETED" and self.least > 0
 
     @property
+    def bad(self) -> bool:
+        return self.bad_effects or self.bad_end
+
+    @property
     def allowed(self) -> str:
         return str(self.most) if self.least == self.most else f"{self.least} to {self.most}"
 
@@ -150,7 +155,10 @@ class _Trial:
         return found
 
     def _job(self, number: int) -> NewJob:
-        """The job for a scenario, with a key that no other has."""
+        """The job for a scenario, with a key that no other has, to be run at once.
+
+        A fault strikes within a scenario, which would be over before a job that waits is handed out.
+        """
         made = self._make_job(number) if callable(self._make_job) else self._make_job
         if not isinstance(made, NewJob | Mapping):
             raise InvalidRequest(
@@ -166,17 +174,17 @@ class _Trial:
         elif not callable(self._make_job):
             job = replace(job, key=f"{job.key}-{number}-{new_key()}")
         job.spec()
-        return job
+        return replace(job, delay=None, run_at=None, expires_at=None)
 
     async def run(self) -> str | None:
         """The report, where something is wrong."""
         outcomes = []
         once = self._spec.delivery == "at-most-once"
         for number, scenario in enumerate(SCENARIOS):
-            if (scenario.business and not self._business) or (scenario.committed and once):
+            if (scenario.business and not self._business) or (once and not scenario.at_most_once):
                 continue
             outcomes.append(await self._play(number, scenario))
-        bad = [each for each in outcomes if each.bad_effects or each.bad_end]
+        bad = [each for each in outcomes if each.bad]
         return self._report(outcomes, bad) if bad else None
 
     async def _play(self, number: int, scenario: Scenario) -> _Outcome:
@@ -189,9 +197,16 @@ class _Trial:
                 made = await scenario.play(engine, job)
                 await finish(engine, made, lease_s)
                 view = engine.job(made)
+                pending = [*engine.pending_faults, *["completion"] * engine._world.faults.completions_to_lose]
             seen = await _count(effects) - before
         least = 0 if self._spec.delivery == "at-most-once" else 1
-        return _Outcome(scenario, seen, least, 1, view.state, view.error or "")
+        outcome = _Outcome(scenario, seen, least, 1, view.state, view.error or "")
+        if pending and not outcome.bad:
+            raise ConfigurationError(
+                f"the scenario {scenario.name!r} was not played, so it says nothing: the job ended as "
+                f"{view.state}, and no worker has got to the step {pending[0]!r}"
+            )
+        return outcome
 
     # Telling
 

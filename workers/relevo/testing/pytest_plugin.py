@@ -16,6 +16,7 @@ too: the next one finds them well.
 from __future__ import annotations
 
 import importlib
+import logging
 import re
 import secrets
 from collections.abc import Generator, Iterator
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from relevo.testing.cluster import DrillCluster
     from relevo.testing.servers import DrillServers
 
+_log: Final = logging.getLogger("relevo.testing")
 _MARKER: Final = (
     "relevo(nodes=3, partitions=4, brokers=1, zookeepers=1, kafka_proxies=False, types=(), settings=None):"
     " what the test's `relevo_cluster` is like"
@@ -60,17 +62,27 @@ class Servers:
         self._running: DrillServers | None = None
 
     def get(self, brokers: int, zookeepers: int, kafka_slots: int) -> DrillServers:
-        """Servers of this shape, all of them well."""
+        """Servers of this shape, all of them well: new ones, where those there are can't be healed."""
+        shape = (brokers, zookeepers, kafka_slots)
+        running = self._running
+        if running is not None and self._shape == shape:
+            try:
+                running.heal()
+                return running
+            except Exception:
+                _log.warning(
+                    "starting another Kafka and ZooKeeper: those there are can't be healed", exc_info=True
+                )
+        return self._start(*shape)
+
+    def _start(self, brokers: int, zookeepers: int, kafka_slots: int) -> DrillServers:
         from relevo.testing.servers import DrillServers
 
-        shape = (brokers, zookeepers, kafka_slots)
-        if self._running is None or self._shape != shape:
-            self.stop()
-            starting = DrillServers(brokers, zookeepers, kafka_slots=kafka_slots)
-            starting.start()
-            self._running, self._shape = starting, shape
-        self._running.heal()
-        return self._running
+        self.stop()
+        starting = DrillServers(brokers, zookeepers, kafka_slots=kafka_slots)
+        starting.start()
+        self._running, self._shape = starting, (brokers, zookeepers, kafka_slots)
+        return starting
 
     def stop(self) -> None:
         """Ends them."""

@@ -149,14 +149,25 @@ class DrillServers:
         return None
 
     def heal(self) -> None:
-        """Starts what isn't running and mends every way to Kafka.
+        """Thaws what is frozen, starts what isn't running, and mends every way to Kafka.
 
         Raises:
-            EngineError: A server didn't start.
+            EngineError: A server didn't start, or doesn't serve clients.
         """
+        from relevo_engine.local.processes import is_frozen
+
         for proxy in self._proxies():
             proxy.heal()
-        self.start_stopped(self.local.servers)
+        servers = self.local.servers
+        running = [server for server in servers if server.running]
+        frozen = [server for server in running if is_frozen(server.pid)]
+        for server in running:  # first: those that are started wait for the others
+            server.thaw()
+        self.start_stopped(servers)
+        for server in frozen:
+            server.await_ready()
+        if set(frozen) & set(self.local.kafka_servers):
+            self.local.await_brokers()
 
     def start_stopped(self, servers: Iterable[Server]) -> None:
         """Starts those of the servers that aren't running and waits until they serve clients.

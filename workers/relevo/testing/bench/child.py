@@ -34,7 +34,8 @@ class Child:
         name: For messages and its log.
         command: To run.
         folder: Where its log goes.
-        environment: Its variables; None: this process's.
+        environment: Its variables; None: this process's. ``RELEVO_…`` are left out: they tell the user's own
+            commands where to go, and that may be another cluster.
 
     Attributes:
         told: The last value of each name in its answers.
@@ -55,7 +56,7 @@ class Child:
                 stderr=log,
                 text=True,
                 start_new_session=True,
-                env=None if environment is None else dict(environment),
+                env=without_settings(os.environ if environment is None else environment),
             )
         self._reader = threading.Thread(target=self._read, name=f"bench-{name}", daemon=True)
         self._reader.start()
@@ -154,6 +155,11 @@ class Child:
                     self._lines.get_nowait()
                 self._lines.put(answer)
         self._process.stdout.close()
+
+
+def without_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables without ``RELEVO_…``, in whatever case."""
+    return {name: value for name, value in environment.items() if not name.upper().startswith("RELEVO_")}
 
 
 def wait_for(

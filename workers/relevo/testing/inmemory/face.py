@@ -22,10 +22,11 @@ from relevo.events.events import JobEvent
 from relevo.stats import WorkerStats, total
 from relevo.testing.inmemory.faults import FREEZABLE
 from relevo.testing.inmemory.process import WorkerProcess
-from relevo.testing.inmemory.views import JobView, job_view
+from relevo.testing.inmemory.views import JobView, job_view, lives
 from relevo.testing.inmemory.world import Crew, World
 from relevo.worker.app import JobWorker, WorkerApp
 from relevo_schemas import commands
+from relevo_schemas.events import JobCreated
 from relevo_schemas.job import JobSpec
 from relevo_schemas.records import Command
 
@@ -91,10 +92,17 @@ class Face:
         """
         key = _key(job)
         known = self._world.leaders.view(key)
-        history = self._world.log.history(key)
         if known is None:
-            raise InvalidRequest(_not_there(key, history, self._keys_there()))
-        return job_view(known, history)
+            raise InvalidRequest(_not_there(key, self._world.log.history(key), self._keys_there()))
+        return job_view(known, self._life(key))
+
+    def _life(self, job: JobHandle | str) -> list[JobEvent]:
+        """The events of one job: of the latest one with the key, or of the one that a handle speaks of."""
+        of_key = lives(self._world.log.history(_key(job)))
+        if isinstance(job, JobHandle):
+            later = [each for each in of_key[1:] if _made_by(each) > job.offset]
+            of_key = of_key[: len(of_key) - len(later)]
+        return of_key[-1] if of_key else []
 
     def _keys_there(self) -> list[str]:
         """Keys of jobs that the engine knows; the first ones, to be shown."""
@@ -161,7 +169,7 @@ class Face:
 
     def _result(self, job: JobHandle | str) -> JobResult:
         view = self.job(job)
-        for each in self._world.log.history(view.key):
+        for each in self._life(job):
             result = finish_of(each.event)
             if result is not None:
                 return result
@@ -275,9 +283,16 @@ def _key(job: JobHandle | str) -> str:
     return job.key if isinstance(job, JobHandle) else check_key(job)
 
 
+def _made_by(life: Sequence[JobEvent]) -> int:
+    """Offset of the command that created a job."""
+    created = life[0].event
+    return created.source if isinstance(created, JobCreated) else -1
+
+
 def _not_there(key: str, history: Sequence[JobEvent], there: Sequence[str]) -> str:
     """Why the engine knows of no such job."""
-    ended = next((finish for each in history if (finish := finish_of(each.event)) is not None), None)
+    ends = (finish for each in reversed(history) if (finish := finish_of(each.event)) is not None)
+    ended = next(ends, None)
     if ended is not None:
         return (
             f"job {key!r} ended as {ended.state}, and the engine has forgotten it, as every job a while "

@@ -53,6 +53,15 @@ class Surroundings:
     wake: Callable[[], None]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Habits:
+    """What an app says about its worker processes, by the names of `relevo.WorkerApp`'s arguments."""
+
+    watch: bool
+    suspect_after: int | None
+    tracing: bool | None
+
+
 class _Loop:
     """Stands for `LoopThread`: the handlers' loop is the test's."""
 
@@ -107,7 +116,12 @@ class WorkerProcess:
     """
 
     def __init__(
-        self, number: int, types: Sequence[JobType], store: ProcessStore, around: Surroundings
+        self,
+        number: int,
+        types: Sequence[JobType],
+        store: ProcessStore,
+        habits: Habits,
+        around: Surroundings,
     ) -> None:
         self.number = number
         self.frozen = False
@@ -117,12 +131,24 @@ class WorkerProcess:
         self._stop_at_start: str | None = None
         self._keepers = _Keepers()
         self._sender = MemorySender(around.kafka, around.faults)
-        self._follower = MemoryFollower(around.kafka, names.log_topic(around.cluster), around.partitions)
-        shared = Shared("memory", around.cluster, {}, store, 0.0, True, identity=f"worker-{number}")
+        self._follower = (
+            MemoryFollower(around.kafka, names.log_topic(around.cluster), around.partitions)
+            if habits.watch
+            else None
+        )
+        shared = Shared(
+            "memory",
+            around.cluster,
+            {},
+            store,
+            0.0,
+            **dataclasses.asdict(habits),
+            identity=f"worker-{number}",
+        )
         shared.sender = cast(Sender, self._sender)
         shared.loop = cast(LoopThread, _Loop(around.loop))
         shared.leases = shared.claims = cast(KeeperThread, self._keepers)
-        shared.follower = cast(Follower, self._follower)
+        shared.follower = cast("Follower | None", self._follower)
         self.workers = [
             TypeWorker(dataclasses.replace(spec, handler=self._watched(spec.handler)), shared)
             for spec in types
@@ -265,11 +291,12 @@ class WorkerProcess:
             self._around.faults.pass_by("read")
 
     def _commit(self, worker: TypeWorker) -> None:
-        if not worker.consumer._commits.due():
-            return
+        # Also where nothing is to be committed then: what runs at most once was committed before.
         if self._sender.endings_acknowledged:
             self._sender.endings_acknowledged = 0
             self._around.faults.pass_by("complete")
+        if not worker.consumer._commits.due():
+            return
         worker.consumer._commit_async()
         self._around.faults.pass_by("commit")
 
@@ -314,7 +341,8 @@ class WorkerProcess:
                 item.job._mark_lost(reason)
                 if item.task is not None:
                     item.task.cancel()
-        self._follower.close()
+        if self._follower is not None:
+            self._follower.close()
 
     def tasks(self) -> list[asyncio.Task[Any]]:
         """Coroutine handlers that run here."""

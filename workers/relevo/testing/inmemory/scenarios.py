@@ -19,6 +19,7 @@ _ROUNDS: Final = 8
 _REDISPATCH_S: Final = 3_700.0
 """By then an activation that nobody has taken up is handed out again."""
 _SILENT_S: Final = 20.0
+_NOT_AT_MOST_ONCE: Final[tuple[Step, ...]] = ("claim", "done", "commit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +31,15 @@ class Scenario:
         play: Makes it happen; returns the job.
         remedy: What is to be done where the effect happens twice.
         business: It creates two jobs, which are one for those who dedup by correlation id.
-        committed: The activation was committed before. It is read again only where that is done last, so not
-            in a type that runs its jobs at most once.
+        at_most_once: It can happen to a type that runs its jobs at most once. That commits before it runs
+            them, so that nothing is read again, and asks no dedup store.
     """
 
     name: str
     play: Play
     remedy: Remedy
     business: bool = False
-    committed: bool = False
+    at_most_once: bool = True
 
 
 async def finish(engine: Engine, job: JobHandle, lease_s: float) -> None:
@@ -146,13 +147,16 @@ def _crashes() -> list[Scenario]:
         ("complete", "the worker dies after the completion, before its commit", "store"),
         ("commit", "the worker dies after its commit", "store"),
     ]
-    return [Scenario(name, partial(_crash, step), remedy) for step, name, remedy in told]
+    return [
+        Scenario(name, partial(_crash, step), remedy, at_most_once=step not in _NOT_AT_MOST_ONCE)
+        for step, name, remedy in told
+    ]
 
 
 UNDISTURBED: Final = Scenario("nothing goes wrong", _undisturbed, "none")
 SCENARIOS: Final = (
     UNDISTURBED,
-    Scenario("handed over again after it was done", _again_after_done, "store", committed=True),
+    Scenario("handed over again after it was done", _again_after_done, "store", at_most_once=False),
     Scenario("handed over again while it runs (a rebalance)", _again_while_running, "store"),
     *_crashes(),
     Scenario("its lease runs out, and the first attempt ends late", _late_first_attempt, "late"),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from relevo.dedup.memory import MemoryDedupStore
 from relevo.dedup.store import Answer, Claim, DedupStore, Finish, Mine, StoreTransaction, Unknown
+from relevo.errors import StoreUnavailable
 from relevo.testing.inmemory.clock import VirtualClock
 from relevo.testing.inmemory.faults import Faults
 from relevo.worker.locks import is_lock
@@ -69,6 +71,51 @@ class Memory:
         return found
 
 
+class _Transaction:
+    """A store's transaction, which can neither be opened nor committed while the store is silent."""
+
+    def __init__(self, inner: StoreTransaction, silent: Callable[[], bool]) -> None:
+        self._inner = inner
+        self._silent = silent
+
+    def _check(self, what: str) -> None:
+        if self._silent():
+            raise StoreUnavailable(f"the transaction could not be {what}: the store was lost by the test")
+
+    def begin(self) -> Any:
+        self._check("opened")
+        return self._inner.begin()
+
+    def finish(self, result: bytes | None) -> None:
+        try:
+            self._check("finished")
+        except StoreUnavailable:
+            self._inner.undo()
+            raise
+        self._inner.finish(result)
+
+    def undo(self) -> None:
+        self._inner.undo()
+
+    def abandon(self) -> None:
+        self._inner.abandon()
+
+    async def abegin(self) -> Any:
+        self._check("opened")
+        return await self._inner.abegin()
+
+    async def afinish(self, result: bytes | None) -> None:
+        try:
+            self._check("finished")
+        except StoreUnavailable:
+            await self._inner.aundo()
+            raise
+        await self._inner.afinish(result)
+
+    async def aundo(self) -> None:
+        await self._inner.aundo()
+
+
 class ProcessStore(DedupStore):
     """One worker process' store: asks the real one, and is where a process dies or the store falls silent."""
 
@@ -130,7 +177,7 @@ class ProcessStore(DedupStore):
         self._inner.check()
 
     def transaction(self, claim: Claim, ttl: float | None) -> StoreTransaction:  # noqa: D102
-        return self._inner.transaction(claim, ttl)
+        return _Transaction(self._inner.transaction(claim, ttl), lambda: self._silent)
 
 
 __all__ = ["KeptDedupStore", "Memory", "ProcessStore"]

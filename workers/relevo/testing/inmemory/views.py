@@ -61,8 +61,19 @@ class JobView:
         return orjson.loads(self.result_json) if self.result_json else None
 
 
+def lives(history: Iterable[JobEvent]) -> list[list[JobEvent]]:
+    """A key's events cut where a job was created, oldest first: once forgotten, a key may be used anew."""
+    found: list[list[JobEvent]] = []
+    for each in history:
+        if isinstance(each.event, ev.JobCreated):
+            found.append([])
+        if found:
+            found[-1].append(each)
+    return found
+
+
 def job_view(known: dict[str, Any], history: Iterable[JobEvent]) -> JobView:
-    """The view of a job from what its leader knows and from all events about it."""
+    """The view of a job from what its leader knows and from all events about it, none of an earlier life."""
     told: dict[str, Any] = {"created_at": 0, "retries": 0, "failures": 0, "lease_expiries": 0}
     for each in history:
         match each.event:

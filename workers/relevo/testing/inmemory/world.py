@@ -18,7 +18,7 @@ from relevo.testing.inmemory.faults import Faults
 from relevo.testing.inmemory.kafka import MemoryKafka, MemoryMessage
 from relevo.testing.inmemory.leading import Leaders
 from relevo.testing.inmemory.logbook import Logbook
-from relevo.testing.inmemory.process import Surroundings, WorkerProcess
+from relevo.testing.inmemory.process import Habits, Surroundings, WorkerProcess
 from relevo.testing.inmemory.stores import Memory, ProcessStore
 from relevo.worker.app import JobWorker, WorkerApp
 from relevo.worker.settings import check_store
@@ -40,9 +40,10 @@ class StillRunning(RelevoError, TimeoutError):
 class Crew:
     """The worker processes of one app: one has the partitions, former ones may still run handlers."""
 
-    def __init__(self, types: tuple[JobType, ...], memory: Memory) -> None:
+    def __init__(self, types: tuple[JobType, ...], memory: Memory, habits: Habits) -> None:
         self.types = types
         self.memory = memory
+        self.habits = habits
         self.processes: list[WorkerProcess] = []
         self.started = 0
 
@@ -98,8 +99,10 @@ class World:
         if taken:
             raise ConfigurationError(f"job type {min(taken)!r} is run already by an app of this engine")
         self.types |= {spec.type for spec in types}
-        store = dedup if dedup is not None else app._workers._args[3]
-        crew = Crew(types, Memory(store, self.clock))
+        workers = app._workers
+        store = dedup if dedup is not None else workers._args[3]
+        habits = Habits(workers._watch, workers._suspect_after, workers._tracing)
+        crew = Crew(types, Memory(store, self.clock), habits)
         self._hire(crew)
         self.crews.append(crew)
 
@@ -109,7 +112,7 @@ class World:
             self.kafka, self.clock, self.faults, self.cluster, self.leaders.partitions, self._loop, self._wake
         )
         store = ProcessStore(crew.memory, self.clock, self.faults)
-        process = WorkerProcess(crew.started, crew.types, store, around)
+        process = WorkerProcess(crew.started, crew.types, store, crew.habits, around)
         process.assign()
         crew.processes.append(process)
 
