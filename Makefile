@@ -14,8 +14,9 @@ BENCH_JOBS ?= 20000
 BENCH_ROUNDS ?= 3
 # Most of a slow test's time is waiting: for sessions to expire, for servers to start.
 TEST_PROCESSES ?= 3
-# A simulation never waits: one process per core.
+# A simulation never waits, a unit test hardly: one process per core.
 SIMULATION_PROCESSES ?= $(shell nproc 2>/dev/null || echo 2)
+QUICK_PROCESSES ?= $(SIMULATION_PROCESSES)
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -60,7 +61,7 @@ demo: setup ## Run jobs on a three-node cluster, kill the leader, prove that non
 test: setup redis postgres test-quick test-simulation test-slow ## Everything: the quick part, then integration and drills on real brokers
 
 test-quick: lint ## Lint, types, unit and contract tests; needs Python only
-	$(PYTEST) tests/unit tests/contract
+	$(PYTEST) -n $(QUICK_PROCESSES) tests/unit tests/contract
 
 test-simulation: $(STAMP) ## The whole system from 2,000 seeds, in memory, and the planted bugs that it must find
 	$(PYTEST) -n $(SIMULATION_PROCESSES) tests/simulation
