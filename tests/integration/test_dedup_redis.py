@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import redis
 
 from relevo.dedup.redis import RedisDedupStore
-from relevo.dedup.store import MINE, Claim, DedupStore, Done, Finish, Unknown
+from relevo.dedup.store import MINE, Answer, Claim, DedupStore, Done, Finish, Unknown
 from relevo.errors import StoreUnavailable, StoreUnsafe
+from relevo.testing.proxy import TcpProxy
 from tests.contract.test_dedup_contract import DedupContract, Elapse
 from tests.support.redis import Redis
+from tests.support.redis import own_redis as another_redis
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -114,3 +119,51 @@ def test_a_store_error_is_not_taken_for_a_duplicate(own_redis: Redis) -> None:
     own_redis.restart()
     assert store.claim(mine) == [MINE], "this Redis keeps nothing on disk: a restart forgets, as the docs say"
     store.close()
+
+
+def all_at_once(store: RedisDedupStore, name: str) -> set[Answer]:
+    """What eight threads are answered, of which each needs a connection of its own."""
+    barrier, answers = threading.Barrier(8, timeout=30), []
+
+    def ask(number: int) -> None:
+        for turn in range(20):
+            barrier.wait()
+            answers.extend(store.claim([Claim(f"{name}-{number}-{turn}-{n}", "me", 60) for n in range(10)]))
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(answers) == 8 * 20 * 10
+    return set(answers)
+
+
+@pytest.mark.parametrize("pool", [None, redis.ConnectionPool, redis.BlockingConnectionPool])
+def test_a_master_that_has_become_a_replica_is_left(own_redis: Redis, pool: Any) -> None:
+    """It keeps the connections of before: behind a name, its worker would be told "read only" for ever."""
+    with another_redis() as promoted, TcpProxy(own_redis.url.split("/")[2]) as name:
+        url = f"redis://{name.address}/0"
+        client = redis.Redis(connection_pool=pool.from_url(url)) if pool else None
+        store = RedisDedupStore(url, timeout=10, client=client)
+        old, new = redis.Redis.from_url(own_redis.url), redis.Redis.from_url(promoted.url)
+        for server in (old, new):
+            server.config_set("repl-diskless-sync-delay", "0")
+        new.replicaof(*own_redis.url.split("/")[2].split(":"))
+        assert all_at_once(store, "before") == {MINE}
+        assert store.claim([Claim("running", "me", 60)]) == [MINE]
+        wait_until(lambda: old.wait(1, 100) == 1, "the replica has all of it")
+        new.replicaof("NO", "ONE")
+        old.replicaof(*promoted.url.split("/")[2].split(":"))
+        name.aim(promoted.url.split("/")[2])
+        wait_until(lambda: old.info("replication")["master_link_status"] == "up", "it is a replica")
+        assert store.claim([Claim("next", "me", 60)]) == [MINE], "the first call finds the new master"
+        assert store.done([Finish("running", "me", b"1")]) == [MINE]
+        assert store.claim([Claim("running", "you", 60)]) == [Done(b"1")]
+        answers = all_at_once(store, "after")
+        assert MINE in answers
+        assert all_at_once(store, "later") == {MINE}, "no connection to the old one is left"
+        store.close()
+        for each in (client, old, new):
+            if each is not None:
+                each.connection_pool.disconnect()

@@ -139,8 +139,9 @@ def test_a_batch_is_one_statement_and_one_transaction(postgres_url: str) -> None
     store.close()
 
 
-def test_rows_out_of_date_are_removed_in_parts(url: str) -> None:
-    """A table that only grows ends as a full disk."""
+@pytest.mark.parametrize(("call", "rows"), [("claim", 3_000), ("done", 3_000), ("release", 0)])
+def test_rows_out_of_date_are_removed_in_parts(url: str, call: str, rows: int) -> None:
+    """A table that only grows ends as a full disk, that of a type whose jobs all fail too."""
     store = SqlDedupStore(url, timeout=10)
     store.check()
     clock = "strftime('%s','now')" if url.startswith("sqlite") else "clock_timestamp()"
@@ -157,10 +158,14 @@ def test_rows_out_of_date_are_removed_in_parts(url: str) -> None:
     )
     left = [5000]
     for n in range(3):
-        store.done([Finish(f"new-{n}-{i}", "me", b"") for i in range(1_000)])
+        keys = [f"new-{n}-{i}" for i in range(1_000)]
+        if call == "done":
+            store.done([Finish(key, "me", b"") for key in keys])
+        else:
+            getattr(store, call)([Claim(key, "me", 600) for key in keys])
         left.append(execute(url, "SELECT count(*) FROM relevo_dedup WHERE key LIKE 'old%'")[0][0])
     assert left == [5000, 3000, 1000, 0]
-    assert execute(url, "SELECT count(*) FROM relevo_dedup")[0][0] == 3_000
+    assert execute(url, "SELECT count(*) FROM relevo_dedup")[0][0] == rows
     store.close()
 
 

@@ -138,25 +138,25 @@ def _programs() -> Path:
     raise LookupError(_MISSING)
 
 
-def _unprivileged() -> list[str]:
-    """What to put before a command: PostgreSQL refuses to run as root."""
+def unprivileged() -> list[str]:
+    """What to put before a command: neither PostgreSQL nor PgBouncer runs as root."""
     if os.geteuid() != 0:
         return []
-    name = _account().pw_name
+    name = account().pw_name
     # Changing the user undoes the request to die with the keeper, so it is made again after that.
     return [
         "setpriv",
         "--reuid",
         name,
         "--regid",
-        str(_account().pw_gid),
+        str(account().pw_gid),
         "--clear-groups",
         "--pdeathsig",
         "KILL",
     ]
 
 
-def _account() -> pwd.struct_passwd:
+def account() -> pwd.struct_passwd:
     try:
         return pwd.getpwnam("postgres")
     except KeyError:
@@ -171,8 +171,8 @@ def _init(programs: Path, folder: Path) -> Path:
     folder.chmod(0o711)
     if os.geteuid() == 0:
         for path in (data, secret):
-            os.chown(path, _account().pw_uid, _account().pw_gid)
-    command = [*_unprivileged(), str(programs / "initdb"), "-D", str(data), "-U", _USER, "-E", "UTF8"]
+            os.chown(path, account().pw_uid, account().pw_gid)
+    command = [*unprivileged(), str(programs / "initdb"), "-D", str(data), "-U", _USER, "-E", "UTF8"]
     command += ["--locale=C", "--no-sync", "--auth=scram-sha-256", f"--pwfile={secret}"]
     made = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=folder)
     if made.returncode:
@@ -194,7 +194,7 @@ def _started(programs: Path, folder: Path, data: Path, settings: Mapping[str, st
 
 
 def _spec(programs: Path, folder: Path, data: Path, port: int, settings: Mapping[str, str]) -> ServerSpec:
-    command = [*_unprivileged(), str(programs / "postgres"), "-D", str(data), "-p", str(port)]
+    command = [*unprivileged(), str(programs / "postgres"), "-D", str(data), "-p", str(port)]
     for name, value in settings.items():
         command += ["-c", f"{name}={value}"]
     return ServerSpec("postgres-1", 1, tuple(command), folder, port, lambda: answers(port))

@@ -9,7 +9,7 @@ import pytest
 from relevo.dedup.memory import MemoryDedupStore
 from relevo.dedup.redis import RedisDedupStore
 from relevo.dedup.sql import SqlDedupStore
-from relevo.dedup.store import MINE, Claim, Done, Finish, Unknown
+from relevo.dedup.store import MINE, Claim, Done, Finish, Held, Mine, Unknown
 from relevo.errors import ConfigurationError, StoreUnavailable, StoreUnsafe
 
 
@@ -156,6 +156,57 @@ def test_a_fault_of_redis_is_never_a_duplicate_and_never_a_claim(fault: Any) -> 
         store.release([Claim("k", "t", 1)]),
     ):
         assert [type(answer) for answer in answers] == [Unknown]
+
+
+class Pool:
+    connected = True
+
+    def disconnect(self, inuse_connections: bool = True) -> None:
+        assert not inuse_connections, "others ask on these, maybe for something else than a store"
+        self.connected = False
+
+
+class OldPool:
+    """As some of redis-py 5."""
+
+    connected = True
+
+    def disconnect(self) -> None:
+        self.connected = False
+
+
+class DemotedClient:
+    """Its connections lead to what was the master when they were made."""
+
+    def __init__(self, refusal: Exception, pool: Pool | OldPool) -> None:
+        self.connection_pool = pool
+        self._refusal = refusal
+
+    def pipeline(self, transaction: bool) -> FakePipeline:
+        if self.connection_pool.connected:
+            return FakePipeline([[1], self._refusal, [3, 1_000], self._refusal])
+        return FakePipeline([[1], [2, b"9"]])
+
+
+def refusals() -> list[Exception]:
+    from redis import exceptions
+
+    said = "You can't write against a read only replica."
+    return [
+        exceptions.ReadOnlyError(said),
+        # Before Redis 7, from a script.
+        exceptions.ResponseError(f"Error running script (call to f_1): @user_script:9: -READONLY {said}"),
+    ]
+
+
+@pytest.mark.parametrize("pool", [Pool, OldPool])
+@pytest.mark.parametrize("refusal", refusals(), ids=["7", "6"])
+def test_what_a_replica_refused_is_asked_once_more_on_new_connections(
+    refusal: Exception, pool: type[Pool | OldPool]
+) -> None:
+    store = RedisDedupStore(client=DemotedClient(refusal, pool()))
+    answers = store.claim([Claim(f"{n}", "t", 1) for n in range(4)])
+    assert [type(answer) for answer in answers] == [Mine, Mine, Held, Done]
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-lru", "volatile-ttl", "allkeys-random"])

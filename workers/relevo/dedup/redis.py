@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import inspect
+import logging
 import threading
 import time
 from collections.abc import Sequence
@@ -26,6 +27,8 @@ from relevo.dedup.store import (
     check_seconds,
 )
 from relevo.errors import ConfigurationError, MissingExtra, StoreUnavailable, StoreUnsafe
+
+_log: Final = logging.getLogger("relevo.dedup")
 
 # A value is one letter and a text: "c" + token for a claim, "d" + result for what is done. Every script
 # answers with a number: 1 mine, 2 done (and the result), 3 held by another (and the milliseconds that are
@@ -63,11 +66,12 @@ class RedisDedupStore(DedupStore):
     What a failover may forget: Redis replicates after it has answered. When a replica is promoted, or Redis
     restarts without its newest writes (``appendfsync everysec`` can lose a second, no persistence loses
     all), claims and done marks of the last moments can be gone, and a job delivered again just then is run
-    again. Where that matters, let the effect itself carry `relevo.Job.idempotency_key` too.
+    again. Where that matters, let the effect itself carry `relevo.Job.idempotency_key` too. A master that has
+    become a replica is left at its first answer: the address is asked for the new one.
 
     Args:
         url: ``redis://[user:password@]host:port/db``, ``rediss://`` or ``unix://``. Any node of a Redis
-            Cluster will do: `check` finds out that it is one.
+            Cluster will do: the store finds out that it is one.
         ttl: How long a done job is remembered, in seconds.
         timeout: How long a call may take before its answer is `Unknown`, in seconds; a few times as long
             where a node of a cluster is silent.
@@ -200,7 +204,26 @@ class RedisDedupStore(DedupStore):
         client = self._client
         if isinstance(client, self._redis.RedisCluster):
             return cluster_trip(client, self._redis, commands)
-        return one_trip(client, commands)
+        replies = one_trip(client, commands)
+        moved = [
+            at for at, reply in enumerate(replies) if isinstance(reply, self._redis.exceptions.MovedError)
+        ]
+        if moved:  # nobody has called check(), which finds out before the first claim
+            again = self._in_cluster_after_all([commands[at] for at in moved])
+            for at, reply in zip(moved, again or [replies[at] for at in moved], strict=True):
+                replies[at] = reply
+        return replies
+
+    def _in_cluster_after_all(self, commands: Sequence[Command]) -> list[Any] | None:
+        """The answers of the cluster that a single server turned out to be part of; None: it isn't."""
+        try:
+            self._look_for_a_cluster()
+        except StoreUnsafe as error:
+            return [error] * len(commands)
+        except Exception as error:  # redis-py's errors have no base in common
+            _log.debug("asking whether Redis is a cluster failed: %s", type(error).__name__)
+        client = self._client
+        return cluster_trip(client, self._redis, commands) if self._in_cluster else None
 
 
 def _answer(reply: Any) -> Answer:
@@ -233,6 +256,7 @@ def _reason(error: Exception) -> str:
         "MovedError",
         "ClusterDownError",
         "BusyLoadingError",
+        "StoreUnsafe",
         "ValueError",
     ):
         return f"{name}: {str(error)[:200]}"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
+
+_log: Final = logging.getLogger("relevo.dedup")
 
 Command: TypeAlias = tuple[Any, ...]
 """As it goes over the wire: ``("EVALSHA", sha, 1, key, argument…)``."""
@@ -12,7 +15,22 @@ _KEY = 3
 
 
 def one_trip(client: Any, commands: Sequence[Command]) -> list[Any]:
-    """The answers of one server, in one round trip. Never raises: an error is an answer."""
+    """The answers of one server, in one round trip. Never raises: an error is an answer.
+
+    A server that takes no writes was the master when its connections were made, maybe, and another one has
+    its name or address by now: what it refused is asked once more, on new connections.
+    """
+    replies = _pipelined(client, commands)
+    refused = [at for at, reply in enumerate(replies) if _is_read_only(reply)]
+    if refused:
+        _let_go(client)
+        again = _pipelined(client, [commands[at] for at in refused])
+        for at, reply in zip(refused, again, strict=True):
+            replies[at] = reply
+    return replies
+
+
+def _pipelined(client: Any, commands: Sequence[Command]) -> list[Any]:
     try:
         with client.pipeline(transaction=False) as pipe:
             for command in commands:
@@ -23,6 +41,25 @@ def one_trip(client: Any, commands: Sequence[Command]) -> list[Any]:
     if len(replies) != len(commands):
         return [ValueError(f"{len(replies)} answers to {len(commands)} calls")] * len(commands)
     return replies
+
+
+def _is_read_only(reply: Any) -> bool:
+    """Before Redis 7 a script's error was told as one of the script's."""
+    return isinstance(reply, Exception) and (
+        type(reply).__name__ == "ReadOnlyError"
+        or (type(reply).__name__ == "ResponseError" and "READONLY" in str(reply))
+    )
+
+
+def _let_go(client: Any) -> None:
+    """End the connections that nobody uses now; the others find out by themselves."""
+    try:
+        try:
+            client.connection_pool.disconnect(inuse_connections=False)
+        except TypeError:  # some kinds of pools, in older versions, can only end all
+            client.connection_pool.disconnect()
+    except Exception as error:  # a pool of the user's own
+        _log.debug("connections to a read-only Redis could not be ended: %s", type(error).__name__)
 
 
 def cluster_trip(client: Any, redis: ModuleType, commands: Sequence[Command]) -> list[Any]:

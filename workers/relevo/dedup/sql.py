@@ -19,6 +19,7 @@ from relevo.dedup.store import (
     DedupStore,
     Finish,
     StoreTransaction,
+    Unknown,
     check_seconds,
 )
 from relevo.errors import ConfigurationError, StoreUnsafe
@@ -44,8 +45,13 @@ class SqlDedupStore(DedupStore):
     transactions; and an effect elsewhere (a payment, a mail) is not part of any transaction here: hand
     `relevo.Job.idempotency_key` on to it.
 
-    PostgreSQL needs psycopg 3 (``pip install 'relevo[sql]'``). SQLite is for workers on one machine: it has
-    one writer at a time, so an open transaction holds up all others.
+    PostgreSQL needs psycopg 3 (``pip install 'relevo[sql]'``). The next job finds nothing of what a handler
+    has set on its connection (``SET``, ``SET ROLE``, temporary tables, locks of the session). Behind
+    PgBouncer, in its modes ``session`` and ``transaction``, this holds for role and ``search_path`` only:
+    there use what ends with its transaction, as ``SET LOCAL``.
+
+    SQLite is for workers on one machine: it has one writer at a time, so an open transaction holds up all
+    others. Those of a process get their turn in the order they came, and wait for it up to 30 seconds.
 
     Args:
         url: ``postgresql://user:password@host:port/database``, or ``sqlite:///relative/path`` and
@@ -54,7 +60,7 @@ class SqlDedupStore(DedupStore):
         table: Its table, ``name`` or ``schema.name``; made if it isn't there, see `schema`.
         timeout: How long a call may take before its answer is `Unknown`, in seconds.
         connections: How many of `relevo.Job.transaction` may be open at once (for coroutines and for threads
-            each); further ones wait.
+            each); further ones wait. In SQLite it is one, whatever is given.
         idle: How long a transaction of PostgreSQL may go without a statement, in seconds, before the server
             ends it: it holds its claim, and its worker may be frozen. 0: for ever.
 
@@ -92,7 +98,9 @@ class SqlDedupStore(DedupStore):
         return self._backend.schema
 
     def claim(self, claims: Sequence[Claim]) -> list[Answer]:  # noqa: D102 - as in the contract
-        return self._ask(Call.CLAIM, claims)
+        found = self._ask(Call.CLAIM, claims)
+        self._purge_now_and_then(found)
+        return found
 
     def renew(self, claims: Sequence[Claim]) -> list[Answer]:  # noqa: D102
         if not self._backend.one_writer:
@@ -109,14 +117,17 @@ class SqlDedupStore(DedupStore):
             each if each.ttl else Finish(each.key, each.token, each.result, self.ttl) for each in finishes
         ]
         found = self._ask(Call.DONE, given)
-        self._purge_now_and_then(len(finishes))
+        self._purge_now_and_then(found)
         return found
 
     def release(self, claims: Sequence[Claim]) -> list[Answer]:  # noqa: D102
-        return self._ask(Call.RELEASE, claims)
+        found = self._ask(Call.RELEASE, claims)
+        self._purge_now_and_then(found)
+        return found
 
     def transaction(self, claim: Claim, ttl: float | None) -> StoreTransaction:  # noqa: D102
-        return _Noted(self._backend.transaction(claim, ttl or self.ttl), claim, self._in_transaction)
+        inner = self._backend.transaction(claim, ttl or self.ttl)
+        return _Noted(inner, claim, self._in_transaction, early=not self._backend.one_writer)
 
     def check(self) -> None:
         """Make the table if it isn't there, and refuse one that can't keep the store's promises.
@@ -137,9 +148,14 @@ class SqlDedupStore(DedupStore):
     def _failed(self, error: Exception) -> str:
         return str(error) if isinstance(error, StoreUnsafe) else self._backend.reason(error)
 
-    def _purge_now_and_then(self, finished: int) -> None:
-        """Twice what comes is removed at most: the table can't grow faster than it is cleaned."""
-        self._until_purge -= finished
+    def _purge_now_and_then(self, answered: Sequence[Answer]) -> None:
+        """Twice what comes is removed at most: the table can't grow faster than it is cleaned.
+
+        Every call counts, not the done marks alone: claims of jobs that never end well leave rows too.
+        """
+        if all(isinstance(answer, Unknown) for answer in answered):
+            return  # a database that doesn't answer is not to be waited for twice
+        self._until_purge -= len(answered)
         now = time.monotonic()
         if (self._until_purge > 0 and now < self._purge_at) or not self._purging.acquire(blocking=False):
             return
@@ -153,20 +169,34 @@ class SqlDedupStore(DedupStore):
 
 
 class _Noted:
-    """A transaction whose claim is known to be its process' own while it lasts: its row can't be renewed."""
+    """A transaction whose claim is known to be its process' own while it lasts: its row can't be renewed.
 
-    def __init__(self, inner: StoreTransaction, claim: Claim, noted: set[tuple[str, str]]) -> None:
+    Args:
+        inner: The transaction itself.
+        claim: Its claim.
+        noted: Where it is noted.
+        early: Whether before it begins, for its row is locked before that returns. Otherwise the claim of one
+            that still waits for its turn is renewed.
+    """
+
+    def __init__(
+        self, inner: StoreTransaction, claim: Claim, noted: set[tuple[str, str]], *, early: bool
+    ) -> None:
         self._inner = inner
         self._note = (claim.key, claim.token)
         self._noted = noted
+        self._early = early
 
     def begin(self) -> Any:
-        self._noted.add(self._note)
+        if self._early:
+            self._noted.add(self._note)
         try:
-            return self._inner.begin()
+            connection = self._inner.begin()
         except BaseException:
             self._noted.discard(self._note)
             raise
+        self._noted.add(self._note)
+        return connection
 
     def finish(self, result: bytes | None) -> None:
         try:
@@ -187,12 +217,15 @@ class _Noted:
             self._noted.discard(self._note)
 
     async def abegin(self) -> Any:
-        self._noted.add(self._note)
+        if self._early:
+            self._noted.add(self._note)
         try:
-            return await self._inner.abegin()
+            connection = await self._inner.abegin()
         except BaseException:
             self._noted.discard(self._note)
             raise
+        self._noted.add(self._note)
+        return connection
 
     async def afinish(self, result: bytes | None) -> None:
         try:
@@ -218,7 +251,7 @@ def _backend(url: str, table: tuple[str, ...], timeout: float, connections: int,
                 "the address of a SQLite store names a file: sqlite:///relative/path or sqlite:////absolute"
                 "/path. What lives in memory only is a MemoryDedupStore"
             )
-        return SqliteBackend(path, table, timeout, connections)
+        return SqliteBackend(path, table, timeout)
     # What is shown must not be part of a password.
     kind = scheme if found and scheme.isalpha() and len(scheme) < 15 else "something else"
     raise ConfigurationError(

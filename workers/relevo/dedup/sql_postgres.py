@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from relevo.dedup.sql_pool import LoopPool, Pool, Watchdog, tap_of
+from relevo.dedup.sql_postgres_session import (
+    ALONE,
+    HOLD,
+    MARK,
+    ask_for_calls,
+    ask_for_work,
+    rows_of_third,
+)  # fmt: skip
 from relevo.dedup.sql_postgres_table import CREATE, verify
 from relevo.dedup.sql_rows import PURGE_GRACE_S, PURGE_ROWS, Call, Row, quoted, stored_key
 from relevo.dedup.store import Claim
@@ -67,11 +76,6 @@ DELETE FROM {table} WHERE key IN (
   ORDER BY expires_at LIMIT %(rows)s FOR UPDATE SKIP LOCKED
 )
 """
-_HOLD: Final = "SELECT 1 FROM {table} WHERE key = %s AND token = %s AND NOT done FOR UPDATE"
-_MARK: Final = """
-UPDATE {table} SET done = true, result = %b, expires_at = clock_timestamp() + make_interval(secs => %s)
-WHERE key = %s AND token = %s AND NOT done
-"""
 
 
 def _is_whole(given: Mapping[str, Any]) -> bool:
@@ -109,11 +113,15 @@ class PostgresBackend:
         self._arguments, self._secrets, self.address = self._read(url, timeout)
         self._table = table
         self._timeout = timeout
-        self._idle = idle
+        # The server is to give up first, as long as it can: its error says why.
+        self._timeout_ms = math.ceil(timeout * 900)
+        #: For `HOLD`.
+        self.idle_ms = str(math.ceil(idle * 1_000))
         self._verified = False
         self._told = False
         self._watchdog = Watchdog()
         self._taps: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+        self._pooled: WeakSet[Any] = WeakSet()
         self.schema = self._text(CREATE).replace("{index}", quoted(table[-1] + "_expires"))
         self._statements = {
             Call.CLAIM: self._text(_CLAIM),
@@ -121,7 +129,7 @@ class PostgresBackend:
             Call.DONE: self._text(_DONE),
             Call.RELEASE: self._text(_RELEASE),
         }
-        self.hold, self.mark = self._text(_HOLD), self._text(_MARK)
+        self.hold, self.mark = self._text(HOLD), self._text(MARK)
         self._calls: Pool[Any] = Pool(self._connect, self.end, self._usable, CALL_CONNECTIONS, timeout)
         self.threads: Pool[Any] = Pool(
             self._connect_for_work, self.end, self._usable, connections, CONNECTION_WAIT_S
@@ -166,11 +174,8 @@ class PostgresBackend:
         try:
             self._taps[connection] = tap_of(connection.fileno())
             with self.limit(connection):
-                # The server is to give up first, as long as it can: its error says why.
-                connection.execute(
-                    "SET default_transaction_isolation = 'read committed';"
-                    f" SET statement_timeout = {math.ceil(self._timeout * 900)}"
-                )
+                asked = connection.execute(ask_for_calls(connection.info.backend_pid, self._timeout_ms))
+                self._note_owner(connection, asked.fetchone())
                 if not self._verified:
                     verify(connection, self._table, self.schema)
                     self._verified = True
@@ -184,7 +189,8 @@ class PostgresBackend:
         try:
             self._taps[connection] = tap_of(connection.fileno())
             with self.limit(connection):
-                connection.execute(self._work_settings())
+                asked = connection.execute(ask_for_work(connection.info.backend_pid))
+                self._note_owner(connection, asked.fetchone())
         except BaseException:
             self.end(connection)
             raise
@@ -195,18 +201,21 @@ class PostgresBackend:
         try:
             self._taps[connection] = tap_of(connection.fileno())
             with self.limit(connection):
-                await connection.execute(self._work_settings())
+                asked = await connection.execute(ask_for_work(connection.info.backend_pid))
+                self._note_owner(connection, await asked.fetchone())
         except BaseException:
             self.end(connection)
             raise
         return connection
 
-    def _work_settings(self) -> str:
-        """The server is to let go of what a frozen or vanished worker holds."""
-        return (
-            "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3;"
-            f" SET idle_in_transaction_session_timeout = {math.ceil(self._idle * 1_000)}"
-        )
+    def _note_owner(self, connection: Any, own_session: object) -> None:
+        if own_session is None:
+            self._pooled.add(connection)
+            connection.prepare_threshold = None
+
+    def is_pooled(self, connection: Any) -> bool:
+        """Whether its session is a pooler's, and may be another one in the next transaction."""
+        return connection in self._pooled
 
     def limit(self, connection: Any) -> AbstractContextManager[None]:
         """Cuts the connection unless the block ends in time."""
@@ -220,7 +229,10 @@ class PostgresBackend:
         connection.pgconn.finish()
 
     def _usable(self, connection: Any) -> bool:
-        connection.row_factory = self._psycopg.rows.tuple_row  # a handler may have set another
+        # A handler may have set others.
+        in_loop = isinstance(connection, self._psycopg.AsyncConnection)
+        connection.row_factory = self._psycopg.rows.tuple_row
+        connection.cursor_factory = self._psycopg.AsyncCursor if in_loop else self._psycopg.Cursor
         idle = self._psycopg.pq.TransactionStatus.IDLE
         return not connection.closed and connection.info.transaction_status == idle
 
@@ -241,9 +253,7 @@ class PostgresBackend:
             given["results"] = [item.result if ending else None for item in items]
 
         def run(connection: Any) -> list[tuple[Any, ...]]:
-            with self.limit(connection):
-                found: list[tuple[Any, ...]] = connection.execute(self._statements[call], given).fetchall()
-            return found
+            return self._alone(connection, self._statements[call], given)
 
         return [
             Row(taken, own, bool(done), result, left or 0.0)
@@ -251,11 +261,24 @@ class PostgresBackend:
         ]
 
     def purge(self) -> None:  # noqa: D102
-        def run(connection: Any) -> None:
-            with self.limit(connection):
-                connection.execute(self._text(_PURGE), {"grace": PURGE_GRACE_S, "rows": PURGE_ROWS})
+        given = {"grace": PURGE_GRACE_S, "rows": PURGE_ROWS}
+        self._calls.run(lambda connection: self._alone(connection, self._text(_PURGE), given), self.failures)
 
-        self._calls.run(run, self.failures)
+    def _alone(self, connection: Any, statement: str, given: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """The rows of a statement that is a transaction of its own, in one round trip."""
+        with self.limit(connection):
+            if not self.is_pooled(connection):
+                cursor = connection.execute(statement, given)
+                found: list[tuple[Any, ...]] = cursor.fetchall() if cursor.description else []
+                return found
+            cursor = self._psycopg.ClientCursor(connection)
+            try:
+                cursor.execute(ALONE.format(timeout_ms=self._timeout_ms, statement=statement), given)
+            except self.failures:
+                with contextlib.suppress(*self.failures):
+                    connection.rollback()
+                raise
+            return rows_of_third(cursor)
 
     def check(self) -> None:  # noqa: D102
         def run(connection: Any) -> tuple[Any, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from relevo.dedup.sql_postgres_session import CLEAN, count_of_last
 from relevo.dedup.sql_rows import stored_key
 from relevo.errors import ClaimLost, ConfigurationError, Outcome, StoreUnavailable
 
@@ -29,6 +30,7 @@ class PostgresTransaction:
         self._connection: Any = None
         self._block: Any = None
         self._in_loop = False
+        self._found: tuple[str, ...] = ()
 
     # Threads
 
@@ -42,7 +44,7 @@ class PostgresTransaction:
                     # Its context forbids commit() and rollback(), which would part the effect from its mark.
                     self._block = self._connection.transaction()
                     self._block.__enter__()
-                    held = self._connection.execute(backend.hold, self._row()).fetchone()
+                    held = self._connection.execute(backend.hold, self._asked()).fetchone()
             except backend.failures as error:
                 self._drop()
                 if fresh or self._connection is None:
@@ -54,6 +56,7 @@ class PostgresTransaction:
             if held is None:
                 self.undo()
                 raise self._lost()
+            self._found = held[:2]
             return self._connection
 
     def finish(self, result: bytes | None) -> None:  # noqa: D102
@@ -61,10 +64,13 @@ class PostgresTransaction:
         try:
             self._check_still_open()
             with self._backend.limit(self._connection):
-                if self._connection.execute(self._backend.mark, self._values(result)).rowcount != 1:
+                cursor = self._several()
+                cursor.execute(self._backend.mark, self._values(result))
+                if count_of_last(cursor) != 1:
                     raise self._lost()
                 committing = True
                 self._block.__exit__(None, None, None)
+                well = self._clean()
         except self._backend.failures as error:
             gone = self._connection.closed
             self._drop()
@@ -74,18 +80,29 @@ class PostgresTransaction:
         except BaseException:
             self._drop()
             raise
-        self._backend.threads.give(self._connection, well=True)
+        self._backend.threads.give(self._connection, well=well)
 
     def undo(self) -> None:  # noqa: D102
         try:
             with self._backend.limit(self._connection):
                 self._block.__exit__(_Undone, _Undone(), None)
+                well = self._clean()
         except Exception as error:
             # Without its connection the server rolls back too.
             _log.debug("rolling back failed: %s", self._backend.reason(error))
             self._drop()
         else:
-            self._backend.threads.give(self._connection, well=True)
+            self._backend.threads.give(self._connection, well=well)
+
+    def _clean(self) -> bool:
+        """Whether the next job can have it: what the handler has set in the session, or locked, is gone."""
+        try:
+            if not self._backend.is_pooled(self._connection):
+                self._several().execute(CLEAN)
+        except self._backend.failures as error:
+            _log.debug("cleaning up a session failed: %s", self._backend.reason(error))
+            return False
+        return True
 
     def abandon(self) -> None:  # noqa: D102
         if self._in_loop:
@@ -109,7 +126,8 @@ class PostgresTransaction:
                 with backend.limit(self._connection):
                     self._block = self._connection.transaction()
                     await self._block.__aenter__()
-                    held = await (await self._connection.execute(backend.hold, self._row())).fetchone()
+                    asked = await self._connection.execute(backend.hold, self._asked())
+                    held = await asked.fetchone()
             except backend.failures as error:
                 self._adrop()
                 if fresh or self._connection is None:
@@ -121,6 +139,7 @@ class PostgresTransaction:
             if held is None:
                 await self.aundo()
                 raise self._lost()
+            self._found = held[:2]
             return self._connection
 
     async def afinish(self, result: bytes | None) -> None:  # noqa: D102
@@ -128,11 +147,13 @@ class PostgresTransaction:
         try:
             self._check_still_open()
             with self._backend.limit(self._connection):
-                marked = await self._connection.execute(self._backend.mark, self._values(result))
-                if marked.rowcount != 1:
+                cursor = self._several()
+                await cursor.execute(self._backend.mark, self._values(result))
+                if count_of_last(cursor) != 1:
                     raise self._lost()
                 committing = True
                 await self._block.__aexit__(None, None, None)
+                well = await self._aclean()
         except self._backend.failures as error:
             gone = self._connection.closed
             self._adrop()
@@ -142,19 +163,29 @@ class PostgresTransaction:
         except BaseException:
             self._adrop()
             raise
-        self._backend.loops.give(self._connection, well=True)
+        self._backend.loops.give(self._connection, well=well)
 
     async def aundo(self) -> None:  # noqa: D102
         try:
             with self._backend.limit(self._connection):
                 await self._block.__aexit__(_Undone, _Undone(), None)
+                well = await self._aclean()
         except BaseException as error:
             self._adrop()
             if not isinstance(error, Exception):
                 raise
             _log.debug("rolling back failed: %s", self._backend.reason(error))
         else:
-            self._backend.loops.give(self._connection, well=True)
+            self._backend.loops.give(self._connection, well=well)
+
+    async def _aclean(self) -> bool:
+        try:
+            if not self._backend.is_pooled(self._connection):
+                await self._several().execute(CLEAN)
+        except self._backend.failures as error:
+            _log.debug("cleaning up a session failed: %s", self._backend.reason(error))
+            return False
+        return True
 
     def _adrop(self) -> None:
         if self._connection is not None:
@@ -165,8 +196,18 @@ class PostgresTransaction:
     def _row(self) -> tuple[str, str]:
         return stored_key(self._claim.key), self._claim.token
 
+    def _asked(self) -> tuple[str, ...]:
+        return self._backend.idle_ms, *self._row()
+
+    def _several(self) -> Any:
+        """A cursor for several statements in one message."""
+        import psycopg
+
+        kind = psycopg.AsyncClientCursor if self._in_loop else psycopg.ClientCursor
+        return kind(self._connection, row_factory=psycopg.rows.tuple_row)
+
     def _values(self, result: bytes | None) -> tuple[Any, ...]:
-        return result, self._ttl, *self._row()
+        return *self._found, result, self._ttl, *self._row()
 
     def _check_still_open(self) -> None:
         """A COMMIT or ROLLBACK sent as a statement gets past psycopg."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from relevo.dedup.sql_line import Line, OneThread
 from relevo.dedup.sql_pool import Pool
 from relevo.dedup.sql_rows import PURGE_GRACE_S, PURGE_ROWS, Call, Row, quoted, stored_key
 from relevo.dedup.store import Claim
@@ -16,8 +17,8 @@ from relevo.errors import ClaimLost, ConfigurationError, StoreUnavailable, Store
 
 T = TypeVar("T")
 
-CALL_CONNECTIONS: Final = 8
-CONNECTION_WAIT_S: Final = 30.0
+TURN_WAIT_S: Final = 30.0
+"""How long a transaction waits for those before it, in seconds."""
 _OLDEST: Final = (3, 35, 0)
 
 _CREATE: Final = """\
@@ -57,16 +58,19 @@ UPDATE {table} SET done = 1, result = ?, expires_at = {now} + ? WHERE key = ? AN
 class SqliteBackend:
     """`relevo.dedup.sql_rows.Backend` on a SQLite file: for the workers of one machine.
 
+    SQLite has one writer at a time, and gives nobody its turn: who finds the file locked asks again now and
+    then. So the writers of this process stand in a line, and only the first of it contends with other
+    processes.
+
     Args:
         path: The file; it is made if it isn't there.
         table: Checked name of the table.
-        timeout: How long a call waits for others to finish writing, in seconds.
-        connections: How many transactions may wait or be open at once; SQLite has one writer at a time.
+        timeout: How long a call waits for its turn, and for other processes to finish writing, in seconds.
     """
 
     one_writer = True
 
-    def __init__(self, path: str, table: tuple[str, ...], timeout: float, connections: int) -> None:
+    def __init__(self, path: str, table: tuple[str, ...], timeout: float) -> None:
         if len(table) != 1:
             raise ConfigurationError(f"table {'.'.join(table)!r}: SQLite has no schemas, give the name alone")
         if sqlite3.sqlite_version_info < _OLDEST:
@@ -75,17 +79,19 @@ class SqliteBackend:
             )
         self.address = path
         self._table = table[0]
-        self._timeout = timeout
+        self.timeout = timeout
         self._verified = False
         self.schema = self._text(_CREATE).replace("{index}", quoted(f"{self._table}_expires"))
         self._take, self._release, self._look = self._text(_TAKE), self._text(_RELEASE), self._text(_LOOK)
         self.hold, self.mark = self._text(_HOLD), self._text(_MARK)
-        self._calls: Pool[sqlite3.Connection] = Pool(
-            self._connect, sqlite3.Connection.close, _usable, CALL_CONNECTIONS, timeout
-        )
-        self.work: Pool[sqlite3.Connection] = Pool(
-            self._connect, sqlite3.Connection.close, _usable, connections, CONNECTION_WAIT_S
-        )
+        self.line = Line()
+        # For coroutines. Only who has the turn has something to do there, so nothing waits behind another.
+        self.thread = OneThread("relevo-sqlite")
+        # Whose turn it is has a connection to itself; what a handler does to its own is not for calls.
+        self._calls, self.work = self._pool(), self._pool()
+
+    def _pool(self) -> Pool[sqlite3.Connection]:
+        return Pool(self._connect, sqlite3.Connection.close, _usable, 1, self.timeout)
 
     def _text(self, statement: str) -> str:
         return statement.replace("{table}", quoted(self._table)).replace("{now}", _NOW)
@@ -93,7 +99,7 @@ class SqliteBackend:
     def _connect(self) -> sqlite3.Connection:
         # A connection goes from thread to thread, and is used by one at a time.
         connection = sqlite3.connect(
-            self.address, timeout=self._timeout, isolation_level=None, check_same_thread=False
+            self.address, timeout=self.timeout, isolation_level=None, check_same_thread=False
         )
         try:
             # With a write-ahead log readers don't hold up the writer; FULL: an answer is on the disk.
@@ -126,13 +132,22 @@ class SqliteBackend:
     def close(self) -> None:  # noqa: D102 - as in the protocol
         self._calls.close()
         self.work.close()
+        self.thread.close()
+
+    def _in_turn(self, call: Callable[[sqlite3.Connection], T]) -> T:
+        if not self.line.enter(self.timeout, call=True):
+            raise StoreUnavailable(f"this process has been writing to the file for {self.timeout:g} s")
+        try:
+            return self._calls.run(call, ())
+        finally:
+            self.line.leave()
 
     def ask(self, call: Call, items: Sequence[Any]) -> list[Row]:  # noqa: D102
         def run(connection: sqlite3.Connection) -> list[Row]:
             with writing(connection):
                 return [self._ask_one(connection, call, item) for item in items]
 
-        return self._calls.run(run, ())
+        return self._in_turn(run)
 
     def _ask_one(self, connection: sqlite3.Connection, call: Call, item: Any) -> Row:
         key = stored_key(item.key)
@@ -147,9 +162,7 @@ class SqliteBackend:
         return Row(False) if found is None else Row(False, bool(found[0]), bool(found[1]), found[2], found[3])
 
     def purge(self) -> None:  # noqa: D102
-        self._calls.run(
-            lambda connection: connection.execute(self._text(_PURGE), (PURGE_GRACE_S, PURGE_ROWS)), ()
-        )
+        self._in_turn(lambda connection: connection.execute(self._text(_PURGE), (PURGE_GRACE_S, PURGE_ROWS)))
 
     def check(self) -> None:  # noqa: D102
         folder = Path(self.address).absolute().parent
@@ -162,7 +175,7 @@ class SqliteBackend:
                 pass  # a file that can't be written to says so here
 
         try:
-            self._calls.run(run, ())
+            self._in_turn(run)
         except sqlite3.Error as error:
             raise StoreUnavailable(f"SQLite file {self.address}: {self.reason(error)}") from None
 
@@ -187,10 +200,22 @@ class SqliteTransaction:
         self._connection: sqlite3.Connection | None = None
 
     def begin(self) -> sqlite3.Connection:  # noqa: D102 - as in the protocol
-        connection, _ = self._reached("could not be opened", self._backend.work.take)
+        # A loop that is blocked here may be what the holder needs to come to its end.
+        wait_s = self._backend.timeout if _in_loop() else TURN_WAIT_S
+        if not self._backend.line.enter(wait_s):
+            raise self._waited_in_vain(wait_s)
+        return self._begin()
+
+    def _begin(self) -> sqlite3.Connection:
+        """What to do when it is its turn."""
+        try:
+            connection, _ = self._reached("could not be opened", self._backend.work.take)
+        except BaseException:
+            self._backend.line.leave()
+            raise
         self._connection = connection
         try:
-            connection.row_factory = None  # as the last handler left it
+            connection.row_factory, connection.text_factory = None, str  # as the last handler left it
             self._reached("could not be opened", lambda: connection.execute("BEGIN IMMEDIATE"))
             held = connection.execute(self._backend.hold, self._row()).fetchone()
             if held is None:
@@ -218,7 +243,7 @@ class SqliteTransaction:
         except BaseException:
             self.undo()
             raise
-        self._backend.work.give(connection, well=True)
+        self._end(connection, well=True)
 
     def undo(self) -> None:  # noqa: D102
         connection = self._open()
@@ -226,21 +251,29 @@ class SqliteTransaction:
             connection.set_authorizer(None)
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-        self._backend.work.give(connection, well=True)
+        self._end(connection, well=True)
 
     def abandon(self) -> None:  # noqa: D102
         connection = self._open()
         connection.interrupt()
-        self._backend.work.give(connection, well=False)
+        self._end(connection, well=False)
+
+    def _end(self, connection: sqlite3.Connection, *, well: bool) -> None:
+        try:
+            self._backend.work.give(connection, well=well)
+        finally:
+            self._backend.line.leave()
 
     async def abegin(self) -> sqlite3.Connection:  # noqa: D102
-        return await _in_thread(self.begin, self.undo)
+        if not await self._backend.line.aenter(TURN_WAIT_S):
+            raise self._waited_in_vain(TURN_WAIT_S)
+        return await self._backend.thread.run(self._begin, self.undo)
 
     async def afinish(self, result: bytes | None) -> None:  # noqa: D102
-        await _in_thread(lambda: self.finish(result), None)
+        await self._backend.thread.run(lambda: self.finish(result))
 
     async def aundo(self) -> None:  # noqa: D102
-        await _in_thread(self.undo, None)
+        await self._backend.thread.run(self.undo)
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
@@ -253,6 +286,13 @@ class SqliteTransaction:
     def _lost(self) -> ClaimLost:
         return ClaimLost(f"the claim of {self._claim.key!r} is another worker's, or the job is done")
 
+    def _waited_in_vain(self, seconds: float) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"a transaction in SQLite file {self._backend.address} could not be opened: {seconds:g} s "
+            f"were not enough for those before it, and SQLite has one writer at a time. Keep transactions "
+            f"short, lower the type's concurrency, or use PostgreSQL"
+        )
+
     def _reached(self, what: str, step: Callable[[], T]) -> T:
         """The outcome of a step; a busy, full or read-only file is told as such."""
         try:
@@ -262,21 +302,6 @@ class SqliteTransaction:
             raise StoreUnavailable(
                 f"a transaction in SQLite file {backend.address} {what}: {backend.reason(error)}"
             ) from error
-
-
-async def _in_thread(work: Callable[[], T], undo: Callable[[], None] | None) -> T:
-    """Run ``work`` in a thread to its end, even if the caller is cancelled: then ``undo`` what it did."""
-    running = asyncio.ensure_future(asyncio.to_thread(work))
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-
-        def clean_up(ended: asyncio.Future[T]) -> None:
-            if not ended.cancelled() and ended.exception() is None and undo is not None:
-                undo()
-
-        running.add_done_callback(clean_up)
-        raise
 
 
 @contextlib.contextmanager
@@ -291,8 +316,19 @@ def writing(connection: sqlite3.Connection) -> Iterator[None]:
     connection.execute("COMMIT")
 
 
+def _in_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
 def _usable(connection: sqlite3.Connection) -> bool:
-    return not connection.in_transaction
+    try:
+        return not connection.in_transaction
+    except sqlite3.ProgrammingError:  # a handler has closed it
+        return False
 
 
 def _no_transactions(action: int, *_: str | None) -> int:
