@@ -132,6 +132,37 @@ def test_at_most_once_commits_first_and_tries_nothing_again(
     assert kinds_of(engine, "raises").count("JobActivated") == 1
 
 
+@pytest.mark.timeout(180)
+def test_deployments_cost_no_job_that_runs_at_most_once(engine: EngineThread, client: relevo.Client) -> None:
+    """Workers come and go in the middle of their work: each job has its effect, and has it once."""
+    effects: Counter[str] = Counter()
+    lock = threading.Lock()
+
+    def start() -> relevo.WorkerApp:
+        app = relevo.WorkerApp(engine.kafka, engine.cluster)
+
+        @app.job(TYPE, delivery="at-most-once", concurrency=4)
+        def handler(job: relevo.Job) -> None:
+            time.sleep(0.005)
+            with lock:
+                effects[job.key] += 1
+
+        app.start()
+        return app
+
+    apps = [start()]
+    keys = {str(result.key) for result in client.create_many({"type": TYPE} for _ in range(1_200))}
+    for part in (200, 400, 600, 800):
+        wait_until(lambda part=part: len(effects) >= part, "the work goes on", timeout_s=60)  # type: ignore[misc]
+        apps.append(start())
+        if len(apps) > 2:
+            apps.pop(0).stop()
+    wait_until(lambda: set(effects) == keys, "none is lost", timeout_s=60)
+    for app in apps:
+        app.stop()
+    assert max(effects.values()) == 1
+
+
 def test_a_type_that_has_no_topic_yet_is_waited_for(engine: EngineThread, client: relevo.Client) -> None:
     app = relevo.WorkerApp(engine.kafka, engine.cluster)
     app.job("brand-new")(lambda job: "hello")

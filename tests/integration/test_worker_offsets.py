@@ -14,6 +14,7 @@ from confluent_kafka import TopicPartition
 
 from relevo.consumer.consumer import Arrivals
 from relevo.consumer.offsets import Entry, Ownership
+from relevo.consumer.starts import starts_of
 from tests.support.brokers import Brokers
 from tests.support.group_members import Member, Topic, finish_at_once
 from tests.support.waiting import wait_until
@@ -58,16 +59,15 @@ def test_a_failed_assignment_callback_loses_no_partition(
     topic = make_topic(2)
     topic.fill(100)
     member = Member(topic, finish_at_once, group_protocol=protocol)
-    starts = member.consumer._starts
     calls = []
 
-    def fail_first(partitions: list[TopicPartition]) -> Any:
+    def fail_first(consumer: Any, topic: str, partitions: list[TopicPartition]) -> Any:
         calls.append(partitions)
         if len(calls) == 1:
             raise RuntimeError("in on_assign")
-        return starts(partitions)
+        return starts_of(consumer, topic, partitions)
 
-    monkeypatch.setattr(member.consumer, "_starts", fail_first)
+    monkeypatch.setattr("relevo.consumer.consumer.starts_of", fail_first)
     member.start()
     wait_until(lambda: sum(topic.committed()) == 100, "all are committed")
     member.stop()

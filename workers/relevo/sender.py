@@ -88,6 +88,10 @@ def _remedy(code: int) -> str:
 class Sender:
     """A producer and the thread that serves it.
 
+    librdkafka may give an idempotent producer up for good, where going on could write a record twice or out
+    of order: whether those under way have arrived is unknown then, and no further one is taken. `fault` says
+    why.
+
     Args:
         bootstrap: ``host:port``, several separated by commas.
         options: The user's librdkafka options.
@@ -113,6 +117,8 @@ class Sender:
         self._entrance = threading.Lock()
         self._room: deque[Future[None]] = deque()
         self._after: list[Callable[[], None]] = []
+        self._fatal: KafkaError | None = None
+        self._at_fault: Callable[[RelevoError], None] | None = None
         self._closed = threading.Event()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="relevo-sender", daemon=True)
@@ -128,16 +134,40 @@ class Sender:
         """Whether its thread works."""
         return self._thread.is_alive()
 
+    @property
+    def fault(self) -> RelevoError | None:
+        """Why it can't send anything any more, if it can't."""
+        fatal = self._fatal
+        if fatal is None:
+            return None
+        text = (
+            f"librdkafka has given up this producer for good: {fatal.str()}. Nothing more was sent, and "
+            f"nothing will be: make a new client, or start the process anew{_remedy(fatal.code())}"
+        )
+        return NotSent(text).but(Outcome.NOT_DONE, Retry.STOP)
+
+    def at_fault(self, hook: Callable[[RelevoError], None]) -> None:
+        """Call ``hook`` once with `fault`, as soon as there is one."""
+        with self._lock:
+            self._at_fault = guarded(hook)
+            fault = self.fault
+        if fault is not None:
+            hook(fault)
+
     def check(self) -> None:
         """Do nothing while it can be used.
 
         Raises:
             UsedAfterFork: This is another process than the one it was made in.
             Closed: It was closed.
+            NotSent: It can't send anything any more.
         """
         self._fork.check()
         if self._closed.is_set():
             raise Closed("the client was closed; nothing was sent")
+        fault = self.fault
+        if fault is not None:
+            raise fault
 
     def failure(self, error: KafkaError, message: Message) -> RelevoError:
         """What a delivery report's error means for the caller."""
@@ -164,19 +194,21 @@ class Sender:
     def try_send(self, topic: str, key: bytes, value: bytes, report: Report, partition: int = -1) -> bool:
         """Queue a record; ``report`` is called once, from the sender's thread.
 
-        False: the queue is full, or was closed in the meantime (`check` tells).
+        False: the queue is full, was closed in the meantime, or has a `fault` (`check` tells).
 
         Raises:
             Refused: librdkafka won't take it, whatever the queue.
         """
         try:
             with self._entrance:
-                if self._closed.is_set():
+                if self._closed.is_set() or self._fatal is not None:
                     return False
                 self._producer.produce(topic, value, key, partition, report)
         except BufferError:
             return False
         except KafkaException as error:
+            if self._is_over(error.args[0]):
+                return False
             raise delivery_error(error.args[0], topic) from error
         return True
 
@@ -186,12 +218,12 @@ class Sender:
         """Queue many records (``key``, ``value``, ``partition``, ``callback``).
 
         Returns:
-            Those for which the queue has no room now (closed: all), and those that librdkafka won't take,
-            with the reason; nobody calls these ones' ``callback``.
+            Those for which the queue has no room now (closed, or with a `fault`: all), and those that
+            librdkafka won't take, with the reason; nobody calls these ones' ``callback``.
         """
         try:
             with self._entrance:
-                if self._closed.is_set():
+                if self._closed.is_set() or self._fatal is not None:
                     return messages, []
                 taken = self._producer.produce_batch(topic, messages)
         except (BufferError, KafkaException):
@@ -203,7 +235,8 @@ class Sender:
             error = message.pop("_error", None)
             if error is None:
                 continue
-            if isinstance(error, KafkaError) and error.code() != KafkaError._QUEUE_FULL:
+            known = isinstance(error, KafkaError) and error.code() != KafkaError._QUEUE_FULL
+            if known and not self._is_over(error):
                 refused.append((message, error))
             else:
                 left.append(message)
@@ -252,13 +285,29 @@ class Sender:
         while not self._ended.is_set():
             try:
                 served = self._producer.poll(_POLL_S)
-            except Exception:  # a report that raised: the others are served in the next round
-                if time.monotonic() - last_log > 1:
+            except Exception as error:  # a report that raised: the others are served in the next round
+                over = isinstance(error, KafkaException) and self._is_over(error.args[0])
+                if not over and time.monotonic() - last_log > 1:
                     _log.exception("a delivery report failed")
                     last_log = time.monotonic()
                 served = 1
             if served:
                 self._reported()
+
+    def _is_over(self, error: KafkaError) -> bool:
+        """Whether librdkafka says that this producer is of no more use; the hook hears of it once.
+
+        It says so by raising from the next poll, with the reason, and for each new record without one.
+        """
+        if not error.fatal() and error.code() != KafkaError._FATAL:
+            return False
+        with self._lock:
+            hook = self._at_fault if self._fatal is None else None
+            self._fatal = error if self._fatal is None or error.fatal() else self._fatal
+            fault = self.fault
+        if hook is not None and fault is not None:
+            hook(fault)
+        return True
 
     def _reported(self) -> None:
         for hook in self._after:

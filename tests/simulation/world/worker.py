@@ -146,7 +146,7 @@ class SimWorker:
         self._leases = LeaseKeeper(
             commands=COMMANDS,
             identity=self.who,
-            running=self.gate.running,
+            kept=self.gate.kept,
             runner=runner,
             sender=sender,
             lease_ms=0,
@@ -158,7 +158,7 @@ class SimWorker:
         )
         self._claims = ClaimKeeper(
             namespace="",
-            running=self.gate.running,
+            kept=self.gate.kept,
             store=store,
             claim_s=lambda lease_ms: max(CLAIM_MIN_S, lease_ms / 1000),
             lose=self._leases.lose,
@@ -259,7 +259,7 @@ class SimWorker:
             end = self.client.call("bounds", lambda: kafka.bounds(self.topic, number)[1])
         except NoAnswer:
             return
-        owned = self.tracker.assign(self.topic, number, start, min(end, start + BUFFER))
+        owned = self.tracker.assign(self.topic, number, start, end)
         self._places[number] = owned, generation
         self._positions[number] = start
 

@@ -7,7 +7,7 @@ from typing import cast
 from relevo.consumer.offsets import Entry, OffsetTracker
 from relevo.sender import Sender
 from relevo.stats import WorkerStats
-from relevo.worker.gate import Gate
+from relevo.worker.gate import CommitFirst, Gate
 from relevo.worker.outcomes import Outcome
 from relevo.worker.solitude import Solitude
 from tests.unit.workers.fakes import FakeRunner, FakeSender, FakeStore
@@ -26,6 +26,7 @@ class World:
         solitude: Solitude | None = None,
         suspect_after: int | None = 2,
         ordered: bool = False,
+        commit_first: CommitFirst | None = None,
     ) -> None:
         self.tracker = OffsetTracker()
         self.sender = FakeSender()
@@ -48,6 +49,7 @@ class World:
             solitude=solitude,
             suspect_after=suspect_after,
             order_prefix="c:order:send-email:" if ordered else None,
+            commit_first=commit_first,
         )
         self.gate._runner = self.runner
         for partition in (0, 1):

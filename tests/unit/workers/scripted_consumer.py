@@ -11,7 +11,7 @@ from relevo.consumer.consumer import ActivationConsumer, Arrivals
 from relevo.consumer.offsets import Entry, OffsetTracker
 from relevo.stats import WorkerStats
 
-__all__ = ["TOPIC", "KafkaError", "Place", "Read", "Reading", "ScriptedConsumer", "Trouble"]
+__all__ = ["TOPIC", "KafkaError", "KafkaException", "Place", "Read", "Reading", "ScriptedConsumer", "Trouble"]
 
 TOPIC = "c.activations.t"
 
@@ -61,7 +61,8 @@ class ScriptedConsumer:
     """Gives out what is in `polled`; `during_poll` and `during_consume` are served within the next read.
 
     Commits are taken, or answered with what stands in `refusals`; those that aren't waited for are answered
-    by the next poll, unless `silent`.
+    by the next poll, unless `silent`. Of partitions in `withheld` none is taken, which is no refusal of the
+    others.
     """
 
     def __init__(self, on_commit: Callable[..., None] = lambda *about: None) -> None:
@@ -76,6 +77,7 @@ class ScriptedConsumer:
         self.asked: list[tuple[int, int]] = []
         self.committed_offsets: list[tuple[int, int]] = []
         self.refusals: list[int] = []
+        self.withheld: set[int] = set()
         self.silent = False
         self.closed = False
         self._on_commit = on_commit
@@ -137,10 +139,15 @@ class ScriptedConsumer:
     def commit(self, offsets: list[Any], asynchronous: bool) -> list[Place] | None:
         self.asked += [(each.partition, each.offset) for each in offsets]
         code = self.refusals.pop(0) if self.refusals else None
-        places = [Place(each.partition, each.offset) for each in offsets]
+        not_taken = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+        places = [
+            Place(each.partition, each.offset, not_taken if each.partition in self.withheld else None)
+            for each in offsets
+        ]
         if code is None:
-            self.committed_offsets += [(each.partition, each.offset) for each in offsets]
-            self.stored = max(each.offset for each in offsets)
+            taken = [(each.partition, each.offset) for each in places if each.error is None]
+            self.committed_offsets += taken
+            self.stored = max([self.stored, *(offset for _, offset in taken)])
         if asynchronous:
             error = KafkaError(code) if code is not None else None
             self._answers.append(lambda: self._on_commit(error, places))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.unit.workers.scripted_consumer import Read, Reading
+from typing import Any
+
+from tests.unit.workers.scripted_consumer import KafkaError, KafkaException, Place, Read, Reading
 
 
 def test_a_message_read_just_before_its_partition_is_lost_moves_no_offset() -> None:
@@ -66,3 +68,36 @@ def test_a_batch_that_a_raising_callback_swallowed_is_read_again() -> None:
     reading.turn(Read(0, 184))
     assert reading.seen == [184]
     assert reading.kafka.sought == [(0, 185)]
+
+
+def test_all_that_was_there_at_the_assignment_may_have_been_started_before() -> None:
+    """Its former owner ran on behind a job that takes long, up to 20 times a buffer that isn't ours."""
+    reading = Reading(hold=True, buffer=5)
+    reading.assign(100)
+    reading.turn(Read(0, 100), Read(0, 999))
+    reading.turn(Read(0, 1_000))
+    reading.turn()
+    assert [(each.offset, each.doubtful) for each in reading.held] == [
+        (100, True),
+        (999, True),
+        (1_000, False),
+    ]
+
+
+def test_where_kafka_did_not_say_how_far_a_partition_goes_all_may_have_been_started() -> None:
+    """Until it is known, which librdkafka is told with what it reads."""
+    reading = Reading(hold=True)
+    ends: list[tuple[int, int]] = [(-1001, -1001), (0, 1_000)]
+
+    def committed(places: list[Any], timeout: float) -> list[Place]:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    reading.kafka.committed = committed  # type: ignore[method-assign]
+    reading.kafka.get_watermark_offsets = lambda *_, **__: ends[0]  # type: ignore[method-assign]
+    reading.assign(0)
+    reading.turn(Read(0, 5))
+    assert reading.held[0].doubtful
+    ends.pop(0)
+    reading.turn(Read(0, 6))
+    reading.turn(Read(0, 1_000))
+    assert [each.doubtful for each in reading.held] == [True, True, False]

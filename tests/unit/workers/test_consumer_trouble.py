@@ -61,18 +61,6 @@ def test_refused_at_the_hand_over_the_partition_goes_all_the_same(code: int) -> 
     assert reading.kafka.committed_offsets[-1] == (0, 2)
 
 
-@refusals
-def test_what_runs_at_most_once_does_not_run_before_its_commit_is_taken(code: int) -> None:
-    reading = Reading(commit_first=True)
-    reading.assign(5)
-    reading.kafka.refusals = [code]
-    reading.turn(Read(0, 5))
-    assert (reading.seen, reading.kafka.sought) == ([], [(0, 5)])
-    reading.turn(Read(0, 5))
-    assert reading.seen == [5]
-    assert reading.kafka.committed_offsets == [(0, 6)]
-
-
 def test_commits_do_not_pile_up_while_the_coordinator_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each that librdkafka keeps says less than the next one."""
     reading = Reading()

@@ -18,7 +18,7 @@ from relevo_schemas.commands import CompleteJob, LeaseRef, StartJobs
 from relevo_schemas.events import CommandRejected, JobStarted, JobTimedOut
 from relevo_schemas.records import Event
 from tests.unit.workers.fakes import FakeSender, activation, activation_bytes
-from tests.unit.workers.gate_world import World
+from tests.unit.workers.gate_world import TOPIC, World
 
 
 class Engine:
@@ -78,12 +78,12 @@ def test_the_engine_says_whether_an_attempt_may_run(answer: Event, may_run: bool
     assert answers == [("a", may_run)]
 
 
-def doubtful(world: World) -> Engine:
-    """All that comes may have been started by an earlier owner."""
+def doubtful(world: World, below: int = 100) -> Engine:
+    """All that comes, up to an offset, may have been started by an earlier owner."""
     engine = Engine()
     world.gate._inquiries = cast("Inquiries", engine)
     for owned in world.tracker.owned():
-        owned.doubtful_below = 100
+        owned.doubtful_below = below
     return engine
 
 
@@ -155,3 +155,122 @@ def test_what_is_asked_about_takes_a_slot() -> None:
     engine = doubtful(world)
     world.arrive(*(activation_bytes(key) for key in "abc"))
     assert [item.key for item in engine.asked] == ["a", "b"]
+
+
+def answer_all(world: World, engine: Engine) -> int:
+    """The engine says yes to whatever it was asked; how much that was."""
+    asked, engine.asked = engine.asked, []
+    for each in asked:
+        each.reported = each.attempt
+        world.gate.decided(each, True)
+    world.turn()
+    return len(asked)
+
+
+def work_off(world: World, engine: Engine, jobs: int, per_answer: int) -> list[int]:
+    """So many handlers end while the engine answers once; how many it was asked about each time."""
+    asked = []
+    while len(world.runner.started) < jobs or world.runner.running:
+        asked.append(answer_all(world, engine))
+        for _ in range(per_answer):
+            if world.runner.running:
+                world.end(Completed(b""), world.runner.running[0].key)
+        world.acknowledge()
+    return asked
+
+
+def test_fast_handlers_do_not_wait_for_one_answer_after_the_other() -> None:
+    """After a crash with a large backlog nearly all of the time would be spent asking."""
+    world = World(concurrency=4)
+    engine = doubtful(world, below=10_000)
+    world.arrive(*(activation_bytes(f"job-{n}") for n in range(3_000)))
+    asked = work_off(world, engine, 3_000, per_answer=1_000)
+    assert asked[0] == 4
+    assert max(asked) <= 504
+    assert len(asked) < 40, "750 with four at a time"
+    assert world.runner.started == [f"job-{n}" for n in range(3_000)]
+
+
+def test_slow_handlers_ask_about_no_more_than_they_have_slots_for() -> None:
+    """What is asked about counts as begun: a deployment would have to wait for all of it."""
+    world = World(concurrency=4)
+    engine = doubtful(world)
+    world.arrive(*(activation_bytes(f"job-{n}") for n in range(100)))
+    while len(world.runner.started) < 50:
+        answer_all(world, engine)
+        assert len(world.runner.running) <= 4
+        assert len(world.gate.kept) + len(engine.asked) <= 6
+        world.end(Completed(b""), world.runner.running[0].key)
+
+
+def test_what_may_run_and_waits_for_a_slot_keeps_its_claim_and_its_turn() -> None:
+    world = World(concurrency=1)
+    engine = doubtful(world)
+    world.gate._doubts.ahead = 2
+    world.arrive(*(activation_bytes(key) for key in "abcd"))
+    assert answer_all(world, engine) == 3
+    assert (world.runner.started, list(world.gate.kept)) == (["a"], ["a", "b", "c"])
+    waiting = world.gate.kept["b"]
+    assert waiting.started_at == 0.0 < waiting.claim_due < waiting.renew_at
+    world.end(Completed(b""), "a")
+    assert world.runner.started == ["a", "b"]
+
+
+def test_who_is_not_asked_about_needs_a_slot() -> None:
+    world = World(concurrency=1)
+    engine = doubtful(world, below=1)
+    world.gate._doubts.ahead = 10
+    world.arrive(*(activation_bytes(key) for key in "abc"))
+    assert [each.key for each in engine.asked] == ["a"]
+    assert [keys for name, keys in world.store.calls if name == "claim"] == [["c:dedup:a"]]
+
+
+def test_what_was_asked_about_is_waited_for_when_its_partition_is_handed_over() -> None:
+    """For the engine it has begun: asked by the next owner it would count it as one that fell silent."""
+    world = World(concurrency=1)
+    engine = doubtful(world)
+    world.gate._doubts.ahead = 1
+    world.arrive(activation_bytes("a"), activation_bytes("b"), activation_bytes("c"))
+    (owned, _) = world.tracker.close([(TOPIC, 0), (TOPIC, 1)])
+    assert owned.running == 2
+    answer_all(world, engine)
+    world.end(Completed(b""))
+    world.end(Completed(b""))
+    world.acknowledge()
+    assert (world.runner.started, owned.running) == (["a", "b"], 0)
+    assert world.committable() == {0: 2}
+
+
+def test_what_waits_for_a_slot_is_given_up_when_others_have_its_partition() -> None:
+    """They would wait for its claim until a slot is free here, which may take hours."""
+    world = World(concurrency=1)
+    engine = doubtful(world)
+    world.gate._doubts.ahead = 1
+    world.arrive(activation_bytes("a"), activation_bytes("b"))
+    answer_all(world, engine)
+    world.tracker.end([(TOPIC, 0)])
+    world.turn()
+    assert world.store.calls[-1] == ("release", ["c:dedup:b"])
+    assert (list(world.gate.kept), world.gate._free()) == (["a"], 0)
+
+
+def test_a_later_attempt_that_goes_back_among_the_waiting_is_not_waited_for() -> None:
+    world = World()
+    engine = doubtful(world)
+    world.arrive(activation_bytes("a"))
+    engine.asked[0].reported = 1
+    world.arrive(activation_bytes("a", attempt=2))
+    world.store.silent = "down"
+    world.gate.decided(engine.asked[0], False)
+    world.turn()
+    (owned, _) = world.tracker.close([(TOPIC, 0), (TOPIC, 1)])
+    assert owned.running == 0
+
+
+def test_a_gate_that_ends_gives_back_the_claims_of_what_it_asked_about() -> None:
+    world = World(concurrency=1)
+    doubtful(world)
+    world.arrive(activation_bytes("a"))
+    world.gate.stop()
+    assert not world.gate._turn()
+    assert world.store.calls[-1] == ("release", ["c:dedup:a"])

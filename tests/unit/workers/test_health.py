@@ -19,7 +19,7 @@ import pytest
 import relevo
 from relevo.cli.main import main
 from relevo.dedup.store import MINE, Unknown
-from relevo.errors import ConfigurationError, StoreUnsafe, Unreachable
+from relevo.errors import ConfigurationError, NotSent, StoreUnsafe, Unreachable
 from relevo.health import health
 from relevo.health import server as health_server
 from relevo.health.pages import health_server as serve
@@ -70,7 +70,7 @@ class FakeWorkers:
             drain_s=10.0,
             leases=SimpleNamespace(alive=True, turned_at=now),
             claims=SimpleNamespace(alive=True, turned_at=now),
-            sender=SimpleNamespace(alive=True, partitions=self._partitions),
+            sender=SimpleNamespace(alive=True, fault=None, partitions=self._partitions),
             store=SimpleNamespace(release=self._release),
         )
 
@@ -158,6 +158,14 @@ def test_claims_that_are_not_renewed_are_told(workers: FakeWorkers, server: Heal
     """A store of the user's own that never answers: their loss would never be told to the handlers either."""
     workers.shared.claims.turned_at = time.monotonic() - health.STUCK_S - 1
     assert "renews claims hasn't come round" in reasons(server, "/healthz")[0]
+
+
+def test_a_producer_that_was_given_up_is_told(workers: FakeWorkers, server: HealthServer) -> None:
+    """All threads live and come round, and no outcome of any job gets to the engine any more."""
+    workers.shared.sender.fault = NotSent("librdkafka has given up this producer for good")
+    (reason,) = reasons(server, "/healthz")
+    assert reason.startswith("nothing can be reported to the engine any more: librdkafka has given up")
+    assert reasons(server, "/readyz") == [reason]
 
 
 def test_a_fault_says_why_and_keeps_foreign_texts_to_itself(

@@ -59,11 +59,11 @@ class World:
         self.store = FakeStore()
         self.runner = FakeRunner()
         self.stats = WorkerStats()
-        self.running: dict[str, Item] = {}
+        self.kept: dict[str, Item] = {}
         self.keeper = LeaseKeeper(
             commands="c.commands",
             identity="me",
-            running=self.running,
+            kept=self.kept,
             runner=self.runner,
             sender=cast("Sender", self.sender),
             lease_ms=lease_ms,
@@ -75,7 +75,7 @@ class World:
         )
         self.claims = ClaimKeeper(
             namespace="c:dedup:",
-            running=self.running,
+            kept=self.kept,
             store=self.store,
             claim_s=lambda lease: (lease_ms or lease) / 1_000,
             lose=self.keeper.lose,
@@ -91,7 +91,7 @@ class World:
         item.renew_at = item.claim_due = time.monotonic() + renew_in
         item.claim_until = time.monotonic() + 1_000
         self.store.claim([Claim(f"c:dedup:{key}", item.token, 30)])
-        self.running[key] = item
+        self.kept[key] = item
         return item
 
 
@@ -191,11 +191,28 @@ def test_a_job_that_ends_while_it_begins_to_be_watched_is_not_watched_for_ever(e
 
     if ends == "before":
         end()  # the keeper has copied what runs, and doesn't know yet
-    else:
-        follower.meanwhile = end
+        world.keeper.tick()
+        assert follower.asked == []
+        return
+    follower.meanwhile = end
     world.keeper.tick()
     follower.begin()
     assert follower.cancelled == 1
+
+
+def test_what_has_ended_and_waits_for_its_done_mark_keeps_lease_and_claim() -> None:
+    """Its handler is over, however long its type lets one run: nobody is cancelled or told of a loss."""
+    world = World(timeout=10)
+    item = world.run("a", renew_in=-1)
+    item.running = False
+    world.store.silent = "down"
+    for _ in range(2):
+        item.renew_at = item.claim_due = item.claim_until = 0.0
+        world.keeper.tick()
+        world.claims.tick()
+    assert [type(each) for each in world.sender.sent] == [StartJobs, ExtendJobs]
+    assert world.store.calls[-2:] == [("renew", ["c:dedup:a"])] * 2
+    assert (world.runner.cancelled, item.job.lost, item.timed_out) == ([], False, False)
 
 
 def test_a_types_own_lease_is_asked_for_at_the_start() -> None:

@@ -114,14 +114,49 @@ def test_draining_waits_for_what_runs_and_for_nothing_else() -> None:
     assert waiting.finished is False
 
 
-def test_a_rewound_partition_begins_again_where_it_was_committed() -> None:
+def test_what_was_committed_before_it_began_is_nobody_elses() -> None:
+    """Kafka gives it out no more: whoever has the partition next, it is run here, and waited for."""
     tracker = OffsetTracker()
     owned = tracker.assign(TOPIC, 0, 3)
-    tracker.finish(begin(tracker, 3, 4))
-    begin(tracker, 5)
-    assert tracker.rewind(owned) == 3
-    assert (committable(tracker), tracker.unfinished) == ({}, 0)
-    assert len(begin(tracker, 3)) == 1
+    first, second, third = begin(tracker, 3, 4, 9)
+    tracker.committed(owned, 5)
+    assert (tracker.unfinished, tracker.unstarted) == (3, 1)
+    tracker.close([(TOPIC, 0)])
+    assert not tracker.wait_idle([owned], time.monotonic())
+    assert tracker.start([first, second, third]) == [True, True, False]
+    assert [each.gone for each in (first, second, third)] == [False, False, True]
+    tracker.finish([first, second])
+    assert tracker.wait_idle([owned], time.monotonic())
+    assert committable(tracker) == {0: 9}
+    tracker.end([(TOPIC, 0)])
+    assert tracker.unfinished == 0
+
+
+def test_what_was_promised_a_start_has_it_while_its_partition_is_handed_over_and_no_longer() -> None:
+    """The engine counts it as begun: its next owner's question would end the attempt."""
+    tracker = OffsetTracker()
+    owned = tracker.assign(TOPIC, 0, 0)
+    promised, put_back = begin(tracker, 0, 1)
+    tracker.start([promised, put_back])
+    tracker.put_back([put_back])
+    tracker.close([(TOPIC, 0)])
+    assert tracker.start([promised, put_back]) == [True, False]
+    assert owned.running == 1
+    tracker.end([(TOPIC, 0)])
+    assert tracker.start([promised]) == [False]
+
+
+def test_who_waits_is_called_away_and_told_whether_what_he_waited_for_is_there() -> None:
+    tracker = OffsetTracker()
+    owned = tracker.assign(TOPIC, 0, 0)
+    tracker.start(begin(tracker, 0))
+    threading.Timer(0.01, tracker.call).start()
+    assert not tracker.wait_below(1, 30.0)
+    assert not tracker.wait_idle([owned], time.monotonic() + 30), "still called"
+    tracker.heed()
+    threading.Timer(0.01, tracker.call).start()
+    tracker.wait_call(30.0)
+    assert tracker.wait_below(2, 30.0)
 
 
 class AnyOrder(RuleBasedStateMachine):
@@ -176,12 +211,36 @@ class AnyOrder(RuleBasedStateMachine):
             self.committed_before[place] = offset
             self.tracker.committed(owned, offset)
 
+    @precondition(lambda self: any(self.live.values()))
+    @rule(data=st.data())
+    def commit_first(self, data: st.DataObject) -> None:
+        entry = data.draw(st.sampled_from([entry for some in self.live.values() for entry in some]))
+        owned = entry.ownership
+        place = (owned.partition, owned.generation)
+        self.committed_before[place] = max(self.committed_before.get(place, -1), entry.offset + 1)
+        self.tracker.committed(owned, entry.offset + 1)
+
+    @precondition(lambda self: any(self.live.values()))
+    @rule(data=st.data(), back=st.booleans())
+    def start(self, data: st.DataObject, back: bool) -> None:
+        entries = [entry for some in self.live.values() for entry in some]
+        drawn = data.draw(st.lists(st.sampled_from(entries), max_size=5))
+        assert all(self.tracker.start(drawn))
+        if back:
+            self.tracker.put_back(drawn)
+
     @invariant()
     def everything_below_a_commit_is_finished(self) -> None:
         for owned, offset in self.tracker.committable():
             assert owned.partition in self.live
             below = [entry for entry in self.live[owned.partition] if entry.offset < offset]
-            assert all(entry.finished for entry in below)
+            assert all(entry.finished or entry.committed for entry in below)
+
+    @invariant()
+    def who_runs_is_known(self) -> None:
+        for owned in self.tracker.owned():
+            running = [each for each in self.live[owned.partition] if each.started and not each.finished]
+            assert owned.running == len(running)
 
     @invariant()
     def nothing_is_forgotten(self) -> None:

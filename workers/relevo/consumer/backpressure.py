@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from confluent_kafka import KafkaException, TopicPartition
@@ -27,14 +29,22 @@ class Backpressure:
         tracker: Counts what is unfinished.
         buffer: How many messages may be unfinished at once.
         concurrency: How many are run at once: with so few left, reading goes on.
+        meanwhile: Called where it waits for room and the tracker is told to `call`.
 
     Attributes:
         paused: Whether the partitions are paused.
     """
 
-    def __init__(self, tracker: OffsetTracker, buffer: int, concurrency: int) -> None:
+    def __init__(
+        self,
+        tracker: OffsetTracker,
+        buffer: int,
+        concurrency: int,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> None:
         self.paused = False
         self._tracker = tracker
+        self._meanwhile = meanwhile
         self._buffer = buffer
         # A job that runs for very long holds back all behind it: what a crash would repeat is bounded too.
         self._tracked_max = TRACKED_PER_BUFFER * buffer
@@ -66,7 +76,12 @@ class Backpressure:
 
     def _wait(self, timeout: float) -> bool:
         below = self._resume_below if self.paused else self._buffer
-        return self._tracker.wait_below(below, timeout, self._tracked_max)
+        deadline = time.monotonic() + timeout
+        while not self._tracker.wait_below(below, deadline - time.monotonic(), self._tracked_max):
+            if time.monotonic() >= deadline:
+                return False
+            self._meanwhile()
+        return True
 
     def _pause(self, consumer: Any, paused: bool) -> None:
         if paused != self.paused:

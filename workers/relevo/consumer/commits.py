@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from relevo.consumer.offsets import OffsetTracker, Ownership
+from relevo.consumer.offsets import Entry, OffsetTracker, Ownership
 from relevo.stats import WorkerStats
 
 _log: Final = logging.getLogger("relevo.worker")
 
 ANSWER_WAIT_S: Final = 10.0
+AGAIN_S: Final = 0.25
+"""Pause before a refused commit of what is to be run at most once is tried again."""
+
+Granted: TypeAlias = Callable[[list[Entry]], None]
+_Wish: TypeAlias = tuple[list[Entry], Granted]
 
 
 class Commits:
     """Commits what an `OffsetTracker` allows, and notes what Kafka took. Belongs to the consumer's thread.
 
     A refused commit loses nothing: the next one says the same or more, and if the partition has gone, its new
-    owner begins at the last one that was taken.
+    owner begins at the last one that was taken. What is run at most once is committed by `wish` and `grant`.
 
     Args:
         topic: The topic, for logs.
@@ -39,10 +45,13 @@ class Commits:
         self._on_fatal = on_fatal
         self._asked_at: float | None = None
         self._asked: list[Ownership] = []
+        self._lock = threading.Lock()
+        self._wishes: list[_Wish] = []
+        self._grant_at = 0.0
 
     def due(self) -> list[TopicPartition]:
         """What may be committed now."""
-        return _places(self._tracker.committable())
+        return _places([*self._tracker.committable(), *_wished(self._wishes)])
 
     def ask(self, consumer: Any) -> None:
         """Commit without waiting for the answer, unless the last one is still to come.
@@ -66,7 +75,9 @@ class Commits:
 
     def now(self, consumer: Any, ownerships: list[Ownership]) -> bool:
         """Commit these and wait for the answer; whether Kafka took all of it."""
-        due = self._tracker.committable(ownerships)
+        return self._take(consumer, self._tracker.committable(ownerships))
+
+    def _take(self, consumer: Any, due: list[tuple[Ownership, int]]) -> bool:
         if not due:
             return True
         try:
@@ -74,8 +85,51 @@ class Commits:
         except KafkaException as error:
             self.refused(error.args[0])
             return False
-        self._note(taken, ownerships)
+        self._note(taken, [owned for owned, _ in due])
         return all(each.error is None for each in taken)
+
+    def wish(self, entries: list[Entry], granted: Granted) -> None:
+        """Commit these before they are run. For any thread.
+
+        ``granted`` is called from the consumer's thread, once for each of them: when Kafka has taken it as
+        worked off (`Entry.committed`: it must be run now), or when it belongs to another worker
+        (`Entry.gone`).
+        """
+        with self._lock:
+            self._wishes.append((entries, granted))
+        self._tracker.call()
+
+    def grant(self, consumer: Any) -> None:
+        """Commit what was wished for, wait for the answer, and tell.
+
+        Kafka may take it for some partitions only: what it didn't take is asked for again, and isn't run
+        before. If the partition goes while an answer is lost, it is not run here, and may be run nowhere.
+        """
+        self._tracker.heed()
+        with self._lock:
+            wishes, self._wishes = self._wishes, []
+        if not wishes:
+            return
+        now = time.monotonic()
+        if now >= self._grant_at and not self._take(consumer, self._due_first(wishes)):
+            self._grant_at = now + AGAIN_S
+        left: list[_Wish] = []
+        for entries, granted in wishes:
+            answered = [entry for entry in entries if _is_answered(entry)]
+            if answered:
+                granted(answered)
+            if len(answered) < len(entries):
+                left.append(([entry for entry in entries if not _is_answered(entry)], granted))
+        with self._lock:
+            self._wishes = left + self._wishes
+
+    def _due_first(self, wishes: list[_Wish]) -> list[tuple[Ownership, int]]:
+        due = _wished(wishes)
+        for owned, offset in due:
+            if owned.ended:
+                # Its partition was made anew: Kafka has this message no more, and gives it to nobody.
+                self._tracker.committed(owned, offset)
+        return [(owned, offset) for owned, offset in due if not owned.ended]
 
     def answered(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
         """Called by librdkafka with the answer to `ask`."""
@@ -103,6 +157,20 @@ class Commits:
             elif each.offset >= 0 and (each.topic, each.partition) in owned:
                 self._tracker.committed(owned[each.topic, each.partition], each.offset)
                 self._stats.add("commits")
+
+
+def _is_answered(entry: Entry) -> bool:
+    return entry.committed or entry.gone
+
+
+def _wished(wishes: Iterable[_Wish]) -> list[tuple[Ownership, int]]:
+    """Up to where to commit for the sake of these."""
+    due: dict[Ownership, int] = {}
+    for entries, _ in wishes:
+        for entry in entries:
+            if not _is_answered(entry):
+                due[entry.ownership] = max(due.get(entry.ownership, 0), entry.offset + 1)
+    return list(due.items())
 
 
 def _places(due: list[tuple[Ownership, int]]) -> list[TopicPartition]:

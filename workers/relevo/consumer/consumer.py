@@ -11,11 +11,12 @@ from typing import Any, Final
 from confluent_kafka import OFFSET_STORED, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from relevo.consumer.backpressure import Backpressure
-from relevo.consumer.commits import Commits
+from relevo.consumer.commits import Commits, Granted
 from relevo.consumer.offsets import Entry, OffsetTracker
 from relevo.consumer.options import make_consumer, options_for_worker, put_out
 from relevo.consumer.reading import Reading
 from relevo.consumer.restarts import GONE, begin_anew
+from relevo.consumer.starts import learn_ends, starts_of
 from relevo.consumer.topic_wait import await_topic
 from relevo.errors import RelevoError
 from relevo.kafka_options import guarded
@@ -26,7 +27,6 @@ _log: Final = logging.getLogger("relevo.worker")
 POLL_S: Final = 0.1
 BATCH_MAX: Final = 500
 COMMIT_EVERY_S: Final = 0.25
-_CALL_S: Final = 5.0
 
 Arrivals = list[tuple[Entry, bytes]]
 
@@ -48,7 +48,8 @@ class ActivationConsumer:
         buffer: How many activations may be unfinished at once.
         concurrency: How many of them run at once.
         drain_s: How long started work may finish when its partition is revoked, in seconds.
-        commit_first: Commit before delivering (at most once).
+        commit_first: What was read is committed before it runs, by `commit_first`, and not after (at most
+            once).
         stats: Counters.
     """
 
@@ -71,12 +72,11 @@ class ActivationConsumer:
         self._topic = topic
         self._tracker = tracker
         self._deliver = deliver
-        self._buffer = buffer
         self._drain_s = drain_s
-        self._commit_first = commit_first
+        self._commits_first = commit_first
         self._stats = stats
         self._group = group
-        self._backpressure = Backpressure(tracker, buffer, concurrency)
+        self._backpressure = Backpressure(tracker, buffer, concurrency, self._grant)
         self._commits = Commits(topic, tracker, stats, self._give_up)
         self._config = options_for_worker(
             bootstrap, options, group, drain_s, on_commit=guarded(self._commits.answered)
@@ -84,6 +84,7 @@ class ActivationConsumer:
         self._consumer: Any = None
         self._stop = threading.Event()
         self._check_holes = False
+        self._ends_missing = False
         self._next_commit = 0.0
         self.reading = Reading(tracker)
         #: Why it can't go on, if it can't.
@@ -110,6 +111,10 @@ class ActivationConsumer:
     def abandon(self) -> None:
         """Ask the thread to end at once: what runs is not waited for."""
         self.stop(0.0)
+
+    def commit_first(self, entries: list[Entry], granted: Granted) -> None:
+        """`Commits.wish`: from any thread."""
+        self._commits.wish(entries, granted)
 
     # The thread
 
@@ -146,8 +151,10 @@ class ActivationConsumer:
         )
 
     def _turn(self) -> None:
+        self._grant()
         room = self._backpressure.room(self._consumer)
-        first = self._read(lambda: self._consumer.poll(POLL_S if room > 0 else 0.0))
+        patience = self._patience(room)
+        first = self._read(lambda: self._consumer.poll(patience))
         if first is not None:
             # Noted before more is read: a callback served by that may take its partition away, and a message
             # of a former ownership must not count in the next.
@@ -166,6 +173,17 @@ class ActivationConsumer:
         if self._check_holes:
             self._check_holes = False
             self._mend_holes()
+
+    def _patience(self, room: int) -> float:
+        """How long the next read may wait for a message, in seconds."""
+        if room <= 0:
+            return 0.0
+        if not self._commits_first or not self._tracker.unstarted:
+            return POLL_S
+        # A slot that gets free needs a commit before its next job starts, and nothing ends a read for that.
+        self._tracker.wait_call(POLL_S)
+        self._grant()
+        return 0.0
 
     def _read(self, call: Callable[[], Any]) -> Any:
         """What ``call`` has read; None where it raised, which may have taken messages with it."""
@@ -213,8 +231,10 @@ class ActivationConsumer:
             for entry, message in zip(entries, messages, strict=True)
             if entry is not None
         ]
-        if not arrivals or (self._commit_first and not self._commit_before([entry for entry, _ in arrivals])):
+        if not arrivals:
             return
+        if self._ends_missing:
+            self._ends_missing = not learn_ends(self._consumer, self._tracker)
         self._stats.add("received", len(arrivals))
         self._deliver(arrivals)
 
@@ -281,19 +301,16 @@ class ActivationConsumer:
             self._check_holes = True
 
     def _commit_async(self) -> None:
-        self._commits.ask(self._consumer)
+        if not self._commits_first:
+            self._commits.ask(self._consumer)
+            return
+        # One at a time: an older one that is tried again must not set back a newer one.
+        self._grant()
+        self._commits.now(self._consumer, self._tracker.owned())
 
-    def _commit_before(self, entries: list[Entry]) -> bool:
-        """At most once: what is not committed is not run, but read again."""
-        self._tracker.finish(entries)
-        ownerships = list({entry.ownership: None for entry in entries})
-        if self._commits.now(self._consumer, ownerships):
-            return True
-        for owned in ownerships:
-            offset = self._tracker.rewind(owned)
-            if offset >= 0:
-                self._seek(owned.topic, owned.partition, offset)
-        return False
+    def _grant(self) -> None:
+        if self._commits_first:
+            self._commits.grant(self._consumer)
 
     # Assignment
 
@@ -303,29 +320,18 @@ class ActivationConsumer:
         self._backpressure.assigned(consumer, partitions)
 
     def _own(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        """Begin an ownership of each; returns where to read from."""
+        """Begin an ownership of each; returns where to read from.
+
+        Whatever is there by now may have been started before: an owner runs on behind a job that takes long,
+        up to 20 times its own buffer, and the marks of transactions take offsets too.
+        """
         places = []
-        for each, start, end in self._starts(partitions):
-            doubtful_below = min(end, start + self._buffer) if start is not None else end
-            self._tracker.assign(each.topic, each.partition, start, doubtful_below)
+        for each, start, end in starts_of(self._consumer, self._topic, partitions):
+            self._tracker.assign(each.topic, each.partition, start, end)
+            self._ends_missing = self._ends_missing or end is None
             offset = OFFSET_STORED if start is None else start
             places.append(TopicPartition(each.topic, each.partition, offset))
         return places
-
-    def _starts(self, partitions: list[TopicPartition]) -> list[tuple[TopicPartition, int | None, int]]:
-        """For each partition where it goes on (None: librdkafka has to find out), and where it ends now."""
-        deadline = time.monotonic() + _CALL_S
-        found: list[tuple[TopicPartition, int | None, int]] = []
-        try:
-            for each in self._consumer.committed(partitions, timeout=_CALL_S):
-                left = max(0.1, deadline - time.monotonic())
-                low, high = self._consumer.get_watermark_offsets(each, timeout=left)
-                start = None if each.error is not None else each.offset if each.offset >= 0 else low
-                found.append((each, start, high))
-        except KafkaException as error:
-            _log.info("positions of %s: %s", self._topic, error)
-        known = {each.partition for each, _, _ in found}
-        return found + [(each, None, 0) for each in partitions if each.partition not in known]
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._stats.add("rebalances")
@@ -338,19 +344,23 @@ class ActivationConsumer:
         _log.warning("lost %d partitions of %s", len(partitions), self._topic)
         self._tracker.end([(each.topic, each.partition) for each in partitions])
         consumer.incremental_unassign(partitions)
+        self._grant()
 
     def _hand_over(self, partitions: list[tuple[str, int]], drain_s: float) -> None:
         """Start nothing more, let what runs finish for a while, commit, and let go: one deadline for all."""
         deadline = time.monotonic() + drain_s
         ownerships = self._tracker.close(partitions)
-        if ownerships and not self._tracker.wait_idle(ownerships, deadline):
-            _log.warning(
-                "%s: jobs still run after %g s of draining; whoever gets them next waits for their claims",
-                self._topic,
-                self._drain_s,
-            )
+        while not self._tracker.wait_idle(ownerships, deadline):
+            if time.monotonic() >= deadline:
+                told = (
+                    "%s: jobs still run after %g s of draining; whoever gets them next waits for their claims"
+                )
+                _log.warning(told, self._topic, self._drain_s)
+                break
+            self._grant()
         self._commits.now(self._consumer, ownerships)
         self._tracker.end(partitions)
+        self._grant()
 
     def _leave(self) -> None:
         """Hand over everything while still a member; `close` then finds nothing left to revoke.
@@ -368,7 +378,7 @@ class ActivationConsumer:
                 break
             # Paused: what comes all the same is read by the next owner.
             self._read(lambda: self._consumer.poll(0))
-            self._commits.ask(self._consumer)
+            self._commit_async()
             now = time.monotonic()
             self.reading.came_round(self._consumer, True, now)
         self._hand_over(owned, 0.0)

@@ -10,24 +10,39 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 
 class Entry:
-    """One message that was read and is not finished yet."""
+    """One message that was read and is not finished yet.
 
-    __slots__ = ("finished", "offset", "ownership", "started")
+    Attributes:
+        ownership: Of its partition, when it was read.
+        offset: Its offset.
+        started: Whether a hand-over of the partition waits for it.
+        finished: Whether nothing more is to be done for it.
+        committed: Whether Kafka gives it to nobody any more, finished or not.
+    """
+
+    __slots__ = ("committed", "finished", "offset", "ownership", "started")
 
     def __init__(self, ownership: Ownership, offset: int) -> None:
         self.ownership = ownership
         self.offset = offset
         self.started = False
         self.finished = False
+        self.committed = False
 
     @property
     def doubtful(self) -> bool:
         """Whether an earlier owner of the partition may have started this."""
-        return self.offset < self.ownership.doubtful_below
+        below = self.ownership.doubtful_below
+        return below is None or self.offset < below
+
+    @property
+    def gone(self) -> bool:
+        """Whether it is for the partition's next owner to see to."""
+        return self.ownership.closing and not self.committed
 
 
 class Ownership:
@@ -41,7 +56,8 @@ class Ownership:
         committed: What Kafka has as committed, as far as known here.
         closing: Being revoked: nothing new is started.
         ended: Revoked or lost: nothing is committed any more.
-        doubtful_below: Messages below this offset may have been started by an earlier owner.
+        doubtful_below: Messages below this offset may have been started by an earlier owner; None: all may,
+            as it isn't known yet how far the partition went when it was assigned.
         former: What it replaced, where the partition was made anew under us.
     """
 
@@ -67,7 +83,7 @@ class Ownership:
         self.committed = start if start is not None else -1
         self.closing = False
         self.ended = False
-        self.doubtful_below = 0
+        self.doubtful_below: int | None = 0
         self.former: Ownership | None = None
         self.running = 0
         self._entries: deque[Entry] = deque()
@@ -102,13 +118,21 @@ class Ownership:
         while entries and entries[0].finished:
             entries.popleft()
 
-    def rewind(self) -> int:
-        """Forget everything beyond the committed offset, as it will be read again; returns that offset."""
+    def pass_over(self, offset: int) -> None:
+        """Kafka gives out nothing below ``offset`` any more; what is unfinished there is as good as begun."""
+        self.committed = max(self.committed, offset)
         for entry in self._entries:
-            entry.finished = True
-        self._entries.clear()
-        self.next = self.committed
-        return self.committed
+            if entry.offset >= offset:
+                return
+            entry.committed = True
+            self.begin_work(entry)
+
+    def begin_work(self, entry: Entry) -> None:
+        """A hand-over of the partition waits for this message from now on."""
+        if not entry.started:
+            entry.started = True
+            if not entry.finished:
+                self.running += 1
 
 
 class OffsetTracker:
@@ -121,6 +145,7 @@ class OffsetTracker:
         self._generation = 0
         self._unfinished = 0
         self._aside = 0
+        self._called = False
 
     @property
     def unfinished(self) -> int:
@@ -136,6 +161,12 @@ class OffsetTracker:
             self._progress.notify_all()
 
     @property
+    def unstarted(self) -> int:
+        """Messages read that no handler has begun with, in all current ownerships."""
+        with self._lock:
+            return self._unfinished - sum(owned.running for owned in self._owned.values())
+
+    @property
     def tracked(self) -> int:
         """Messages remembered in all current ownerships."""
         with self._lock:
@@ -146,7 +177,9 @@ class OffsetTracker:
         with self._lock:
             return list(self._owned.values())
 
-    def assign(self, topic: str, partition: int, start: int | None, doubtful_below: int = 0) -> Ownership:
+    def assign(
+        self, topic: str, partition: int, start: int | None, doubtful_below: int | None = 0
+    ) -> Ownership:
         """Begin an ownership whose first message has offset ``start`` or a higher one; None: not known."""
         with self._lock:
             self._end(topic, partition)
@@ -208,18 +241,30 @@ class OffsetTracker:
             return entries
 
     def start(self, entries: Sequence[Entry]) -> list[bool]:
-        """Whether each may be started now: its partition is still ours, and stays so for the moment."""
+        """Whether each may be started now: its partition is still ours, and stays so for the moment.
+
+        One that has its answer keeps it while the partition is handed over, which waits for it.
+        """
         with self._lock:
             answers = []
             for entry in entries:
                 owned = entry.ownership
-                allowed = not owned.closing
-                if allowed and not entry.started:
-                    entry.started = True
-                    if not entry.finished:
-                        owned.running += 1
+                promised = entry.committed or (entry.started and not owned.ended)
+                allowed = promised or not owned.closing
+                if allowed:
+                    owned.begin_work(entry)
                 answers.append(allowed)
             return answers
+
+    def put_back(self, entries: Iterable[Entry]) -> None:
+        """These don't run after all, or not yet: no hand-over waits for them."""
+        with self._lock:
+            for entry in entries:
+                if entry.started and not entry.committed:
+                    entry.started = False
+                    if not entry.finished:
+                        entry.ownership.running -= 1
+            self._progress.notify_all()
 
     def finish(self, entries: Iterable[Entry]) -> None:
         """Nothing more is to be done for these messages. Harmless when said twice, or too late."""
@@ -252,18 +297,29 @@ class OffsetTracker:
     def committed(self, owned: Ownership, offset: int) -> None:
         """Kafka has taken ``offset``."""
         with self._lock:
-            owned.committed = max(owned.committed, offset)
+            owned.pass_over(offset)
 
-    def rewind(self, owned: Ownership) -> int:
-        """What was read beyond the committed offset will be read again from there; returns that offset."""
+    def call(self) -> None:
+        """Let whoever waits here look after something else, at once, until `heed` is called."""
         with self._lock:
-            before = sum(not entry.finished for entry in owned._entries)
-            if not owned.ended:
-                self._unfinished -= before
-            return owned.rewind()
+            self._called = True
+            self._progress.notify_all()
+
+    def heed(self) -> None:
+        """Who was called has come."""
+        with self._lock:
+            self._called = False
+
+    def wait_call(self, timeout: float) -> None:
+        """Wait to be called, for ``timeout`` seconds at most."""
+        with self._lock:
+            self._wait(lambda: False, timeout)
 
     def wait_below(self, unfinished: int, timeout: float, tracked: float = math.inf) -> bool:
-        """Wait until fewer messages are unfinished, and remembered; False: not in ``timeout`` seconds."""
+        """Wait until fewer messages are unfinished, and remembered.
+
+        False: not in ``timeout`` seconds, or not before it was called.
+        """
 
         def below() -> bool:
             return (
@@ -272,14 +328,21 @@ class OffsetTracker:
             )
 
         with self._lock:
-            return self._progress.wait_for(below, timeout)
+            return self._wait(below, timeout)
 
     def wait_idle(self, ownerships: Sequence[Ownership], deadline: float) -> bool:
-        """Wait until nothing runs in these ownerships, until ``deadline`` (monotonic seconds) at most."""
+        """Wait until nothing runs in these ownerships.
+
+        False: not until ``deadline`` (monotonic seconds), or not before it was called.
+        """
         with self._lock:
-            return self._progress.wait_for(
-                lambda: not any(owned.running for owned in ownerships), max(0.0, deadline - time.monotonic())
+            return self._wait(
+                lambda: not any(owned.running for owned in ownerships), deadline - time.monotonic()
             )
+
+    def _wait(self, fact: Callable[[], bool], timeout: float) -> bool:
+        self._progress.wait_for(lambda: self._called or fact(), max(0.0, timeout))
+        return fact()
 
 
 def _close(owned: Ownership) -> None:

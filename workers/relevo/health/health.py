@@ -95,6 +95,8 @@ class Health:
             found.append(f"the thread that renews claims hasn't come round for {age:.0f} s")
         if not shared.sender.alive:
             found.append("the thread that hears of Kafka's acknowledgements has ended")
+        if shared.sender.fault is not None:
+            found.append(f"nothing can be reported to the engine any more: {shared.sender.fault.text}")
         return found
 
     async def hindrances(self) -> list[str]:

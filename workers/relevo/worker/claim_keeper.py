@@ -1,4 +1,4 @@
-"""Renews the claims of running handlers at the dedup store, which may be slow, or silent for minutes."""
+"""Renews claims at the dedup store, which may be slow, or silent for minutes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ RENEW_AGAIN_S: Final = 1.0
 
 
 class ClaimKeeper:
-    """Renews the claims of the running jobs of one type, and their locks.
+    """Renews the claims of one type's jobs, and their locks.
 
     `tick` is called by a thread of its own: a store without an answer takes seconds for each call, and leases
     that were renewed behind it would run out, with the handlers at work.
 
     Args:
         namespace: Put before the key of a job that has no claim yet, to make its dedup key.
-        running: Handlers at work, by key; owned by the gate.
+        kept: Handlers at work, and whatever else must not lose its claim, by key; owned by the gate.
         store: The dedup store.
         claim_s: How long a claim holds, from the job's lease in milliseconds, in seconds.
         lose: Called for an item whose claim is lost, with the reason; more than once for the same.
@@ -33,14 +33,14 @@ class ClaimKeeper:
         self,
         *,
         namespace: str,
-        running: dict[str, Item],
+        kept: dict[str, Item],
         store: DedupStore,
         claim_s: Callable[[int], float],
         lose: Callable[[Item, str], None],
         stats: WorkerStats,
     ) -> None:
         self._namespace = namespace
-        self._running = running
+        self._kept = kept
         self._store = store
         self._claim_s = claim_s
         self._lose = lose
@@ -48,11 +48,11 @@ class ClaimKeeper:
 
     def tick(self) -> None:
         """Renew what is due."""
-        if not self._running:
+        if not self._kept:
             return
         now = time.monotonic()
         # A copy in one step: the gate changes the dict at any time.
-        due = [item for item in list(self._running.values()) if now >= item.claim_due and not item.timed_out]
+        due = [item for item in list(self._kept.values()) if now >= item.claim_due and not item.timed_out]
         for at in range(0, len(due), BATCH_MAX):
             self._renew(due[at : at + BATCH_MAX])
 

@@ -160,8 +160,9 @@ class Claims:
 
     def give_back(self, items: list[Item]) -> None:
         """Nobody shall wait for claims of jobs that aren't run here after all."""
-        if self._store is not None and items:
-            self._store.release([self.of(item) for item in items])
+        claims = [item.claim for item in items if item.claim is not None]
+        if self._store is not None and claims:
+            self._store.release(claims)
             self.unlock(items)
 
     def unlock(self, items: Iterable[Item]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -15,7 +15,7 @@ from relevo.dedup.store import Claim, Done, Finish, Held, Mine, Unknown
 from relevo.stats import WorkerStats
 from relevo.worker.item import Item
 from relevo.worker.outbox import Outbox
-from relevo.worker.outcomes import Completed, Failed, NotOurs
+from relevo.worker.outcomes import Completed, Errored, Failed, NotOurs
 
 _log: Final = logging.getLogger("relevo.worker")
 
@@ -31,7 +31,7 @@ Postponed = list[tuple[Item, float]]
 
 
 class Endings:
-    """Marks what is done, gives back the claims of what failed, and hands on the commands.
+    """Marks what is done, gives back the claims of what isn't, and hands on the commands.
 
     Args:
         store: The dedup store; None: at most once, where a job that failed is not tried again.
@@ -66,16 +66,30 @@ class Endings:
                     postponed.append((item, now + backoff_s(item.tries)))
         if self._store is not None and completed:
             postponed += self._mark_done(self._store, completed, now)
-        if self._store is not None and failed:
-            for item in failed:
-                item.given_back = True  # in this order: a renewal under way may take it again, and looks then
-            # Before the report: the next attempt may be here sooner than the acknowledgement.
-            self._store.release([self._claim_of(item) for item in failed])
+        # Before the report: the next attempt may be here sooner than the acknowledgement.
+        self._release(failed)
         late = {item for item, _ in postponed}
         for item in ended:
             if item.outcome is not None and not isinstance(item.outcome, NotOurs) and item not in late:
                 self._outbox.add(item, item.outcome)
         return postponed
+
+    def acknowledged(self, items: Iterable[Item]) -> None:
+        """Kafka has these items' outcomes. What ended with a business error has no done mark.
+
+        Its claim would keep the next job of the same dedup key waiting for one that is over. Until here it
+        kept others from running this one.
+        """
+        self._release([item for item in items if isinstance(item.outcome, Errored)])
+
+    def _release(self, items: list[Item]) -> None:
+        """Give back the claims of those that have one."""
+        claimed = [(item, item.claim) for item in items if item.claim is not None]
+        if self._store is None or not claimed:
+            return
+        for item, _ in claimed:
+            item.given_back = True  # in this order: a renewal under way may take it again, and looks then
+        self._store.release([claim for _, claim in claimed])
 
     def _mark_done(self, store: StoreLink, completed: list[tuple[Item, Completed]], now: float) -> Postponed:
         postponed: Postponed = []

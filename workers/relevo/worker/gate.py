@@ -3,7 +3,8 @@
 The steps of an activation, in this order: (1) still ours, not running here already and, where its type is
 ordered, the first of its correlation id, see `lanes`; (2) claimed in the dedup store, its correlation id
 before itself; (3) reported as started, see `leases`; (4) run; (5) marked as done in the store; (6) completed,
-and the completion acknowledged by Kafka; (7) its offset finished.
+and the completion acknowledged by Kafka; (7) its offset finished. At most once, there is no store: its offset
+is committed in place of (2).
 
 A suspect, a job of which several attempts fell silent, is reported before it runs, as it may leave no time
 after that, and runs alone in its process, see `solitude`.
@@ -18,9 +19,10 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from relevo.consumer.arrivals import activations
+from relevo.consumer.commits import Granted
 from relevo.consumer.offsets import Entry, OffsetTracker
 from relevo.dedup.link import StoreLink
 from relevo.dedup.store import DedupStore
@@ -36,17 +38,19 @@ from relevo.worker.inquiries import Inquiries
 from relevo.worker.item import Item, tokens
 from relevo.worker.lanes import Lanes
 from relevo.worker.outbox import Acknowledged, Outbox
-from relevo.worker.outcomes import Errored, Failed, counted_as
+from relevo.worker.outcomes import Completed, Errored, Failed, counted_as
 from relevo.worker.schedule import Schedule
 from relevo.worker.solitude import Desk, Solitude
-from relevo.worker.waiting import SUSPECT_AFTER, Waiting, note_suspect
+from relevo.worker.starting import Hands, Starting
+from relevo.worker.waiting import SUSPECT_AFTER, Waiting
 from relevo_schemas.delivery import Activation
 
 _log: Final = logging.getLogger("relevo.worker")
 
 IDLE_S: Final = 0.25
-CLAIM_BATCH_MAX: Final = 500
 FULL_WAIT_S: Final = 0.05
+
+CommitFirst: TypeAlias = Callable[[list[Entry], Granted], None]
 
 
 class Gate:
@@ -70,6 +74,7 @@ class Gate:
         solitude: Where suspects of this process run alone; shared with its other job types.
         suspect_after: So many silent attempts make a job a suspect; None: none is one.
         order_prefix: Put before a correlation id to make the key of its lock; None: the type is not ordered.
+        commit_first: Commits messages before they are run; None: those that are finished are committed.
     """
 
     def __init__(
@@ -89,6 +94,7 @@ class Gate:
         solitude: Solitude | None = None,
         suspect_after: int | None = SUSPECT_AFTER,
         order_prefix: str | None = None,
+        commit_first: CommitFirst | None = None,
     ) -> None:
         self._outbox = Outbox(commands, sender, self._hand_in)
         self._tracker = tracker
@@ -101,21 +107,29 @@ class Gate:
         self._claims = Claims(
             link, namespace, claim_s, self._outbox, self._later.put, self._waiting.put_first, stats, ttl
         )
-        self._concurrency = concurrency
         self._stats = stats
         self._name = name
         self._on_fault = on_fault
         self._endings = Endings(link, self._outbox, self._claims.of, ttl)
         self._inquiries: Inquiries | None = None
-        self._doubts = Doubts(self._later, self._claims.seconds)
         self._runner: Runner | None = None
+        self._commit_first = commit_first
+        self._doubts = Doubts(self._later, self._claims.seconds)
+        commit = self._commit if commit_first is not None else None
+        self._starting = Starting(
+            self._waiting, self._claims, self._doubts, self._desk, tracker, concurrency, stats,
+            Hands(self._submit, commit, self._still_ours, self._drop),
+        )  # fmt: skip
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._tokens = tokens()
         self._by_key: dict[str, Item] = {}
         self._ended: list[Item] = []
         self._stopping = False
-        #: Handlers at work, by key. Read by the threads that renew leases and claims.
-        self.running: dict[str, Item] = {}
+        #: Handlers at work, by key.
+        self.running = self._starting.running
+        #: Those, and whatever else must not lose its lease and claim, such as what has had its effect while
+        #: the store hasn't noted it yet. Read by the threads that renew them.
+        self.kept = self._starting.kept
         #: When its thread last came round, in monotonic seconds; 0: not yet.
         self.turned_at = 0.0
         #: Why the worker can't go on, if it can't.
@@ -149,6 +163,10 @@ class Gate:
     def stop(self) -> None:
         """Start nothing more; end when nothing is under way any more."""
         self._inbox.put(self._stop)
+
+    def give_up(self, error: RelevoError) -> None:
+        """Nothing can be reported any more: start nothing, but mark as done what still ends."""
+        self._inbox.put(partial(self._give_up, error))
 
     def abandon(self) -> None:
         """End now."""
@@ -189,14 +207,18 @@ class Gate:
         if self._ended:
             self._conclude(now)
         self._outbox.send()
-        if not self._stopping:
-            self._admit(now)
+        if self._stopping:
+            self._waiting.keep_committed()
+        self._starting.admit(now, self._inquiries)
         self._tracker.set_aside(self._lanes.aside)
         return not (self._stopping and not self._busy())
 
     def _busy(self) -> bool:
-        under_way = self.running or self._ended or self._outbox.waiting
-        return bool(under_way or any(each.outcome for each in self._by_key.values()))
+        if self.kept or self._ended or self._waiting:
+            return True
+        if self.fault is not None:
+            return False
+        return self._outbox.waiting or any(each.outcome for each in self._by_key.values())
 
     def _pause(self) -> float:
         if self._outbox.waiting:
@@ -205,16 +227,22 @@ class Gate:
             return 0.0
         now = time.monotonic()
         due = self._later.next_at(now + IDLE_S)
-        if self._waiting and not self._desk.shut_out and self._free() > 0:
+        if self._waiting and not self._desk.shut_out and self._starting.room > 0:
             due = min(due, max(now, self._claims.pause_until))
         return max(0.0, due - now)
 
     def _free(self) -> int:
-        return self._concurrency - len(self.running) - len(self._doubts)
+        return self._starting.free
 
     def _stop(self) -> None:
         self._stopping = True
-        self._desk.withdraw()
+        self._starting.stop()
+
+    def _give_up(self, error: RelevoError) -> None:
+        _log.error("the worker for %s can't go on: %s", self._name, error)
+        self.fault = error
+        self._stop()
+        self._on_fault()
 
     # Arrivals
 
@@ -248,32 +276,33 @@ class Gate:
 
     def _bring_due(self, now: float) -> None:
         for item in self._later.due(now):
-            if item in self._doubts:
-                self._decided(item, True)
-            elif item.outcome is None:
-                self._waiting.put_first(item)
-            else:
-                self._ended.append(item)
+            match item.outcome:
+                case None if item in self._doubts:
+                    self._decided(item, True)
+                case None:
+                    self._waiting.put_first(item)
+                case (Completed() | Failed() | Errored()) as outcome if item.told:
+                    # What the store was to hear of it, it has heard.
+                    self._outbox.add(item, outcome)
+                case _:
+                    self._ended.append(item)
 
-    def _admit(self, now: float) -> None:
-        free = self._free()
-        if free <= 0 or not self._waiting:
-            return
-        limit = self._claims.limit(min(free, CLAIM_BATCH_MAX))
-        batch = self._waiting.next(limit, self._claims, now)
-        if not batch:
-            return
-        mine = self._claims.take(batch, now)
-        self._desk.leave(set(batch).difference(mine))
-        if self._inquiries is not None:
-            mine = self._ask_about_doubtful(self._inquiries, mine, now)
-        self._run_mine(mine, now)
+    def _submit(self, items: list[Item]) -> None:
+        if self._runner is not None:
+            self._runner.submit(items)
+
+    def _commit(self, entries: list[Entry]) -> None:
+        if self._commit_first is not None:
+            self._commit_first(entries, lambda granted: self._inbox.put(partial(self._granted, granted)))
+
+    def _granted(self, entries: list[Entry]) -> None:
+        self._starting.granted(entries, time.monotonic())
 
     def _still_ours(self, item: Item) -> bool:
         """Drop an item whose messages have all gone to another worker."""
-        if item.outcome is not None or not item.entries[0].ownership.closing:
+        if item.outcome is not None or not item.entries[0].gone:
             return True
-        item.entries = [entry for entry in item.entries if not entry.ownership.closing]
+        item.entries = [entry for entry in item.entries if not entry.gone]
         if item.entries:
             return True
         self._stats.add("stale_dropped")
@@ -281,27 +310,8 @@ class Gate:
         self._forget(item)
         return False
 
-    def _ask_about_doubtful(self, inquiries: Inquiries, mine: list[Item], now: float) -> list[Item]:
-        """Ask the engine about what may have been started before, and about suspects; returns the rest."""
-        doubtful = [item for item in mine if item.entries[0].doubtful or self._waiting.is_suspect(item)]
-        if not doubtful:
-            return mine
-        self._doubts.ask(inquiries, doubtful, now)
-        return [item for item in mine if item not in self._doubts]
-
     def _decided(self, item: Item, may_run: bool) -> None:
-        if not self._doubts.settle(item):
-            return
-        if may_run:
-            self._run_mine([item], time.monotonic())
-            return
-        self._desk.leave([item])
-        if item.attempt != item.reported:
-            # A later attempt came while we asked about this one.
-            self._claims.unlock([item])
-            self._waiting.put_first(item)
-            return
-        self._drop(item)
+        self._starting.decided(item, may_run, time.monotonic())
 
     def _drop(self, item: Item) -> None:
         """The engine has moved on from its attempt, and nothing of it runs here."""
@@ -311,48 +321,27 @@ class Gate:
         self._tracker.finish(item.entries)
         self._forget(item)
 
-    def _run_mine(self, mine: list[Item], now: float) -> None:
-        if not mine:
-            return
-        allowed = self._tracker.start([item.entries[0] for item in mine])
-        if not all(allowed):
-            mine = self._give_back(mine, allowed)
-        for item in mine:
-            item.start(now, self._claims.seconds(item))
-            self.running[item.key] = item
-            if self._waiting.is_suspect(item):
-                note_suspect(item, self._stats)
-            if len(item.entries) > 1:
-                self._tracker.start(item.entries[1:])
-        if mine and self._runner is not None:
-            self._stats.add("started", len(mine))
-            self._runner.submit(mine)
-
-    def _give_back(self, mine: list[Item], allowed: list[bool]) -> list[Item]:
-        """Revoked between claim and start: the next owner shall not wait for our claims."""
-        dropped = [item for item, ours in zip(mine, allowed, strict=True) if not ours]
-        self._claims.give_back(dropped)
-        self._desk.leave(dropped)
-        for item in dropped:
-            if self._still_ours(item):
-                self._waiting.put_first(item)
-        return [item for item, ours in zip(mine, allowed, strict=True) if ours]
-
     # Ending
 
     def _came_back(self, items: list[Item]) -> None:
         for item in items:
             item.running = False
             item.task = None
-            self.running.pop(item.key, None)
             item.unwatch()
-        self._desk.leave(items)
+            if self._at_most_once or not isinstance(item.outcome, Completed):
+                self.kept.pop(item.key, None)
+        self._starting.ended(items)
         self._ended.extend(items)
 
     def _conclude(self, now: float) -> None:
         ended, self._ended = self._ended, []
         postponed = self._endings.conclude(ended, now)
-        self._claims.unlock(item for item, _ in postponed if item.outcome is None)
+        for item in ended:
+            if item.told:
+                self.kept.pop(item.key, None)
+        again = [item for item, _ in postponed if item.outcome is None]
+        self._claims.unlock(again)
+        self._tracker.put_back(entry for item in again for entry in item.entries)
         for item, due in postponed:
             if item.outcome is None and item.attempt <= item.over:
                 self._drop(item)
@@ -364,7 +353,9 @@ class Gate:
     def _acknowledged(self, acked: Acknowledged) -> None:
         finished: list[Entry] = []
         counts: Counter[str] = Counter()
-        self._claims.unlock(item for item, error in acked if error is None)
+        there = [item for item, error in acked if error is None]
+        self._claims.unlock(there)
+        self._endings.acknowledged(there)
         for item, error in acked:
             if error is not None:
                 self._later.put(item, time.monotonic() + not_acknowledged(item, error, self._stats))

@@ -33,6 +33,7 @@ class Item:
         token: Owner of the dedup claim; the same for all tries of this item.
         lease_ms: The job's lease.
         outcome: How the attempt ended; None until it has.
+        told: Whether its outcome is on its way to the engine: all that is left of it is to send it again.
         tries: Answers in a row that were no help; for backoff.
         running: Whether the handler is at it.
         started_at: When the handler was started, in monotonic seconds.
@@ -58,8 +59,8 @@ class Item:
     __slots__ = (
         "at", "attempt", "behind", "called_off", "claim", "claim_due", "claim_until", "due", "entries",
         "expiries", "given_back", "held_since", "job", "key", "lane", "lease_ms", "lock", "outcome", "over",
-        "partition", "renew_at", "reported", "running", "started_at", "task", "timed_out", "token", "took",
-        "tries", "watch",
+        "partition", "renew_at", "reported", "running", "started_at", "task", "timed_out", "token", "told",
+        "took", "tries", "watch",
     )  # fmt: skip
 
     def __init__(self, entry: Entry, activation: Activation, token: str) -> None:
@@ -73,6 +74,7 @@ class Item:
         self.token = token
         self.lease_ms: int = activation.job.lease_ms
         self.outcome: Ending | None = None
+        self.told = False
         self.tries = 0
         self.running = False
         self.started_at = 0.0
@@ -107,6 +109,11 @@ class Item:
         self.started_at = now
         self.renew_at = now + self.lease_ms / 3_000
         self.claim_due = now + claim_s / 3
+
+    def keep(self, now: float, claim_s: float) -> None:
+        """It waits for a slot, with a lease, and a claim of so many seconds, half of which may be over."""
+        self.renew_at = now + self.lease_ms / 3_000
+        self.claim_due = now + claim_s / 6
 
     def unwatch(self) -> None:
         """What the log says about the job matters no more."""

@@ -27,12 +27,12 @@ BATCH_MAX: Final = 500
 
 
 class LeaseKeeper:
-    """Reports and renews the running jobs of one type. `tick` is called by a thread that never waits long.
+    """Reports and renews the leases of one type's jobs. `tick` is called by a thread that never waits long.
 
     Args:
         commands: The commands topic.
         identity: Names this worker process.
-        running: Handlers at work, by key; owned by the gate.
+        kept: Handlers at work, and whatever else must not lose its lease, by key; owned by the gate.
         runner: Runs the handlers.
         sender: Sends the commands.
         lease_ms: The type's own lease in milliseconds; 0: the job's.
@@ -49,7 +49,7 @@ class LeaseKeeper:
         *,
         commands: str,
         identity: str,
-        running: dict[str, Item],
+        kept: dict[str, Item],
         runner: Runner,
         sender: Sender,
         lease_ms: int,
@@ -64,7 +64,7 @@ class LeaseKeeper:
         self._slots = slots
         self._commands = commands
         self._identity = identity
-        self._running = running
+        self._kept = kept
         self._runner = runner
         self._sender = sender
         self._lease_ms = lease_ms
@@ -75,14 +75,14 @@ class LeaseKeeper:
 
     def tick(self) -> None:
         """Do what is due."""
-        if not self._running:
+        if not self._kept:
             return
         now = time.monotonic()
         to_report: dict[int, list[Item]] = defaultdict(list)
         to_renew: list[Item] = []
         to_store: list[Item] = []
         # A copy in one step: the gate changes the dict at any time.
-        for item in list(self._running.values()):
+        for item in list(self._kept.values()):
             age = now - item.started_at
             note = item.job._note
             noted = note is not None and note.due(now) and not item.job.lost
@@ -90,7 +90,7 @@ class LeaseKeeper:
                 to_store.append(item)
             elif age < REPORT_AFTER_S:
                 continue
-            if self._timeout is not None and age > self._timeout and not item.timed_out:
+            if self._timeout is not None and item.running and age > self._timeout and not item.timed_out:
                 self._time_out(item)
             if item.reported != item.attempt:
                 to_report[item.partition].append(item)
@@ -176,7 +176,11 @@ class LeaseKeeper:
             self._extend(some)
             for item in some:
                 item.renew_at = now + self._lease_s(item) / 3
-                if item.watch is None and self._watcher is not None:
-                    self._watcher.watch(item)
-                    if not item.running:
-                        item.unwatch()  # it ended meanwhile: who ends one found nothing to cancel
+                if item.running and item.watch is None and self._watcher is not None:
+                    _begin_to_watch(item, self._watcher)
+
+
+def _begin_to_watch(item: Item, watcher: LossWatch) -> None:
+    watcher.watch(item)
+    if not item.running:
+        item.unwatch()  # it ended meanwhile: who ends one found nothing to cancel

@@ -43,6 +43,7 @@ class Outbox:
     def add(self, item: Item, outcome: Outcome) -> None:
         """Take the command for an item's outcome, behind what its handler has said last of its progress."""
         item.outcome = outcome = acceptable(outcome)
+        item.told = True
         note = item.job._note
         left = note.close() if note is not None else None
         if left is not None and isinstance(outcome, Failed):

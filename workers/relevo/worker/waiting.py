@@ -55,14 +55,28 @@ class Waiting:
         """Whether it may be what ended the workers it ran at."""
         return self._suspect_after is not None and item.expiries >= self._suspect_after
 
-    def next(self, limit: int, claims: Claims, now: float) -> list[Item]:
-        """Who is to begin now: at most ``limit``, or the suspect whose turn it is. They are at the desk."""
+    @property
+    def doubtful(self) -> bool:
+        """Whether the engine is asked about the next one before it begins."""
+        return bool(self._items) and self._items[0].entries[0].doubtful
+
+    def keep_committed(self) -> None:
+        """Forget those that another worker is given if they don't begin here."""
+        self._items = deque(item for item in self._items if item.entries[0].committed)
+
+    def next(self, limit: int, claims: Claims, now: float, slots: int) -> list[Item]:
+        """Who is to begin now: at most ``limit``, or the suspect whose turn it is. They are at the desk.
+
+        Beyond ``slots`` only such as the engine is asked about first.
+        """
         batch: list[Item] = []
         items = self._items
         while items and len(batch) < limit:
             item = items[0] = self._lanes.whose_turn(items[0])
             if not self._still_ours(item):
                 items.popleft()
+            elif len(batch) >= slots and not item.entries[0].doubtful:
+                break
             elif not self.is_suspect(item):
                 batch.append(items.popleft())
             elif batch:

@@ -16,7 +16,7 @@ from relevo.consumer.offsets import OffsetTracker
 from relevo.consumer.options import check_options
 from relevo.dedup.memory import MemoryDedupStore
 from relevo.dedup.store import DedupStore
-from relevo.errors import ConfigurationError
+from relevo.errors import ConfigurationError, RelevoError
 from relevo.forks import ForkGuard
 from relevo.stats import WorkerStats
 from relevo.tracing import Tracer, tracer_for
@@ -171,6 +171,7 @@ class TypeWorker:
             solitude=shared.solitude,
             suspect_after=shared.suspect_after,
             order_prefix=lock_prefix(shared.cluster, spec.type) if spec.ordered else None,
+            commit_first=(lambda *wish: self.consumer.commit_first(*wish)) if at_most_once else None,
         )
         self.runner = self._make_runner(shared, tracer_for(spec.type, group, shared.tracing))
         self.consumer = ActivationConsumer(
@@ -202,7 +203,7 @@ class TypeWorker:
         return LeaseKeeper(
             commands=commands,
             identity=shared.identity,
-            running=self.gate.running,
+            kept=self.gate.kept,
             runner=self.runner,
             sender=shared.sender,
             lease_ms=round((self.spec.lease or 0) * 1_000),
@@ -217,7 +218,7 @@ class TypeWorker:
     def _make_claim_keeper(self, leases: LeaseKeeper, namespace: str, store: DedupStore) -> ClaimKeeper:
         return ClaimKeeper(
             namespace=namespace,
-            running=self.gate.running,
+            kept=self.gate.kept,
             store=store,
             claim_s=self._claim_s,
             lose=leases.lose,
@@ -334,6 +335,7 @@ class Workers:
             shared.open()
             self._shared = shared
             self._workers = [TypeWorker(spec, shared) for spec in self.types]
+            shared.sender.at_fault(self._give_up)
             self.started_at = time.monotonic()
             shared.leases.start()
             shared.claims.start()
@@ -341,6 +343,11 @@ class Workers:
                 worker.start()
             kinds = ", ".join(spec.type for spec in self.types)
             _log.info("%s works on %s, cluster %s, Kafka at %s", shared.identity, kinds, cluster, bootstrap)
+
+    def _give_up(self, error: RelevoError) -> None:
+        """Nothing can be reported any more: what would still be run, somebody else would run again."""
+        for worker in self._workers:
+            worker.gate.give_up(error)
 
     @property
     def stats(self) -> dict[str, WorkerStats]:
