@@ -138,6 +138,23 @@ def test_of_two_who_replace_a_dead_leaders_claim_one_holds_it_and_the_other_lear
     assert [claim.verify() for claim in claims if claim is not None] == [Verdict.LOST, Verdict.OURS]
 
 
+def test_a_bystanders_late_clean_up_leaves_the_heirs_claim_alone(site: Site) -> None:
+    """Every survivor has the proof, and looks before it deletes: what it saw may be a moment old."""
+    dead, heir = site.election(site.client()), site.election(site.client(), "n2")
+    bystander = site.election(site.client(), "n3")
+    old = dead.claim(0, "t1")
+    assert old is not None
+    claims: list[Claim | None] = []
+
+    def found_it() -> None:
+        claims.append(heir.remove_dead(0, old.record, lambda: "t2").claim)
+
+    assert bystander.remove_dead(0, old.record, found_it) == Removal(free=False)
+    (claim,) = claims
+    assert claim is not None
+    assert claim.verify() is Verdict.OURS
+
+
 def test_whom_zookeeper_shows_no_more_is_not_doomed(site: Site) -> None:
     dead, heir = site.election(site.client()), site.election(site.client(), "n2")
     old = dead.claim(0, "t1")

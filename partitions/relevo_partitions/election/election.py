@@ -187,7 +187,9 @@ class Election:
         """Delete the leader znode of a process that is dead, if it still is the one in ``record``.
 
         ``found_it`` is called first, once ZooKeeper has shown that it is. It may give a token: then this node
-        claims the partition in the same breath.
+        claims the partition in the same breath. Without one it is not the first to act, and the heir's claim
+        may be on its way: that stands in the same place with the same version, so only a look at all that
+        ZooKeeper has decided by now tells them apart.
         """
         path = self.leader_path(partition)
         found = self._zookeeper.get(path)
@@ -195,6 +197,9 @@ class Election:
             return Removal(free=found is None)
         token = found_it()
         if token is None:
+            found = self._zookeeper.get_fresh(path)
+            if found is None or found.czxid != record.czxid:
+                return Removal(free=found is None)
             return Removal(free=True, removed=self._zookeeper.delete(path, found.version))
         removed, made = self._zookeeper.replace(path, found.version, self._data(token))
         return Removal(free=made is not None, removed=removed, claim=self._claim_in(path, made, token))

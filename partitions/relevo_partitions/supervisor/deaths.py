@@ -2,9 +2,9 @@
 
 A proof may be wrong, and comes to every survivor. Whoever ranks first acts at once, the others a step later
 each, if there is anything left to do by then. What is deleted is what was seen of the very process that died,
-so a living node that was taken for dead keeps what it makes anew. Only where two act in the same moment may
-one delete what the other has just made in its place, since ZooKeeper counts versions from 0 again: that
-other one learns that its claim is lost before it leads.
+so a living node that was taken for dead keeps what it makes anew. Only where two act within a round trip of
+each other may one delete what the other has just made in its place, since ZooKeeper counts versions from 0
+again: that other one's term then ends, and the partition is claimed once more.
 """
 
 from __future__ import annotations

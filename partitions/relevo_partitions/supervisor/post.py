@@ -13,7 +13,7 @@ from relevo_partitions.term.fence_ahead import FenceAhead
 from relevo_partitions.term.leadership import Leadership
 from relevo_partitions.term.roles import Role, RoleKeeper
 from relevo_partitions.term.standby import Standby
-from relevo_partitions.term.takeover import Cause
+from relevo_partitions.term.takeover import Cause, Takeover
 
 __all__ = ["PartitionView", "Post"]
 
@@ -61,8 +61,8 @@ class Post:
         self.standby: Standby | None = None
         self.fence_ahead: FenceAhead | None = None
         """Under way while a dead leader's claim is replaced by this node's."""
-        self.detected_at = 0.0
-        """When ZooKeeper had last shown the claim of a leader that is dead."""
+        self.takeover: Takeover | None = None
+        """Of a claim that was asked for and not answered yet, the one with `token`."""
         self.hand_over: str | None = None
         """What a hand-over waits for, in words."""
         self.blocked_until = 0.0

@@ -54,12 +54,12 @@ class Replicas:
 
         return from_a_snapshot
 
-    def standby(self, post: Post, changed: Callable[[Standby], None]) -> Standby:
-        """A standby, not run."""
+    def standby(self, post: Post, changed: Callable[[Standby], None], load: Load | None = None) -> Standby:
+        """A standby, not run; ``load`` makes its machine, if not what is kept of the partition does."""
         return Standby(
             post.partition,
             io=post.io,
-            load=self.load(post),
+            load=load or self.load(post),
             observer=self._observer,
             changed=changed,
             settings=self._settings.standby,

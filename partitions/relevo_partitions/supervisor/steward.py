@@ -26,8 +26,8 @@ from relevo_partitions.term.endings import Ending, TermOver
 from relevo_partitions.term.fence_ahead import FenceAhead
 from relevo_partitions.term.leadership import Leadership
 from relevo_partitions.term.roles import Role
-from relevo_partitions.term.standby import Standby
-from relevo_partitions.term.takeover import Takeover
+from relevo_partitions.term.standby import Beginning, Load, Standby
+from relevo_partitions.term.takeover import Cause, Takeover
 
 _NO_THREAD: Final = "no thread can be started"
 TAKEOVERS_MAX: Final = 100
@@ -98,17 +98,20 @@ class Steward:
         if post.fence_ahead is None:
             post.fence_ahead = FenceAhead(post.io, post.partition, self._runtime)
         post.token = self._runtime.token()
-        post.detected_at = self._now()
+        post.takeover = self._takeover(
+            post, Cause.PULSE, sight.leader.node if sight.leader else None, post.death_noticed_at
+        )
         return post.token
 
     def freed(self, post: Post, claim: Claim | None) -> None:
         """A dead leader's claim was just deleted: whoever ranks first claims without another look."""
         if post.sight is None or post.leadership is not None:
             return
+        takeover, post.takeover = post.takeover, None
         post.saw(Sight(None, post.sight.candidates), self._now(), self._scene.live())
         post.dirty = True
         if claim is not None:
-            self._begin(post, claim, self._takeover(post, post.detected_at))
+            self._begin(post, claim, takeover)
             return
         self._plan_claim(post, self._may_follow(post))
         self.claim_if_due(post)
@@ -121,7 +124,8 @@ class Steward:
         may_follow = self._may_follow(post)
         if leader is not None and self._election.is_own(leader) and leader.session == self._scene.session:
             if may_follow and leader.token == post.token and post.roles.role is Role.STANDBY:
-                self._begin(post, self._election.adopt(post.partition, leader))
+                takeover, post.takeover = post.takeover, None
+                self._begin(post, self._election.adopt(post.partition, leader), takeover)
             else:
                 self._observer.fault(post.partition, "leftover", "removed a claim of an earlier term")
                 self._election.remove(post.partition, leader)
@@ -185,8 +189,8 @@ class Steward:
             standby.takes_snapshots = first
             standby.waited_for = sight.leader is None
 
-    def _follow(self, post: Post) -> None:
-        standby = self._replicas.standby(post, lambda standby: self._events.put(Standing(standby)))
+    def _follow(self, post: Post, load: Load | None = None) -> None:
+        standby = self._replicas.standby(post, lambda standby: self._events.put(Standing(standby)), load)
         post.standby = standby
         post.roles.to(Role.FOLLOWING)
         try:
@@ -204,8 +208,8 @@ class Steward:
             return
         if standby.replica is not None and standby.await_end(0):
             # It came to the barrier of a term that had ended just before, and reads no further.
-            self._end_standby(standby)
             post.standby = None
+            self._go_on(post, standby)
             return
         if standby.over is None:
             return
@@ -263,27 +267,29 @@ class Steward:
         if post.standby is None or not post.standby.hot or self._scene.leaving:
             return
         post.token = self._runtime.token()
-        takeover = self._takeover(post)
+        post.takeover = self._takeover(post, post.cause, post.previous_leader, post.free_since)
         claim = self._election.claim(post.partition, post.token)
+        takeover, post.takeover = post.takeover, None
         if claim is not None:
             self._begin(post, claim, takeover)
 
-    def _takeover(self, post: Post, detected_at: float | None = None) -> Takeover:
+    def _takeover(self, post: Post, cause: Cause, previous: str | None, free_since: float | None) -> Takeover:
         takeover = Takeover(
             post.partition,
-            post.cause,
-            post.previous_leader,
-            post.free_since,
+            cause,
+            previous,
+            free_since,
             lambda step, seconds: self._observer.takeover_step(post.partition, step, seconds),
             self._runtime,
         )
-        takeover.step("detect", detected_at)
+        takeover.step("detect")
         return takeover
 
     # -- leading
 
     def _begin(self, post: Post, claim: Claim, takeover: Takeover | None = None) -> None:
-        takeover = takeover if takeover is not None else self._takeover(post)
+        if takeover is None:
+            takeover = self._takeover(post, post.cause, post.previous_leader, post.free_since)
         takeover.step("claim")
         standby, post.standby = post.standby, None
         fence_ahead, post.fence_ahead = post.fence_ahead, None
@@ -363,10 +369,25 @@ class Steward:
         standby, leadership.unused_standby = leadership.unused_standby, None
         if standby is None:
             return
-        if self._scene.leaving or standby.await_end(0):
+        if self._scene.leaving:
             self._end_standby(standby)
+        elif standby.await_end(0):
+            self._go_on(post, standby)
         else:
             post.standby = standby
+
+    def _go_on(self, post: Post, standby: Standby) -> None:
+        """Follow from the barrier on at which a standby has stopped for a term that is over.
+
+        A barrier changes nothing; loading a large state anew would leave the partition without a candidate.
+        """
+        replica = standby.hand_out()
+        if replica is None:
+            return  # it failed, or was stopped
+        replica.reader.close()
+        # Taken out by the one who loads it: nothing else shall keep the state.
+        held = [Beginning(replica.machine, replica.next_offset)]
+        self._follow(post, lambda _partition, _pace: held.pop())
 
     @staticmethod
     def _end_standby(standby: Standby) -> None:

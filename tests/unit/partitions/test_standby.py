@@ -20,7 +20,7 @@ from relevo_partitions.term.endings import Ending
 from relevo_partitions.term.standby import Beginning, Load, Standby, from_the_beginning
 from tests.support.counter_machine import CounterMachine
 from tests.support.waiting import wait_until
-from tests.unit.partitions.fakes import LOG, FakeIO, FakeKafka, FakeSeat, Running, unclear_and_lost
+from tests.unit.partitions.fakes import LOG, FakeIO, FakeKafka, Running, SlowSeat, unclear_and_lost
 
 SETTINGS = StandbySettings(idle_wait_s=0.002, batch_max=10, lag_hot=5, lag_max=20, behind_s=0.0, stall_s=0.02)
 
@@ -305,13 +305,30 @@ def test_a_term_that_ends_before_its_barrier_gives_the_standby_back(kafka: FakeK
     for index in range(3):
         kafka.send(id=f"c{index}", add=1)
     following = Following(kafka).wait_hot()
-    running = Running(kafka, FakeSeat([Verdict.LOST]), standby=following.standby)
-    assert running.over().ending is Ending.LOST
+    kafka.fence_fails = True
+    running = Running(kafka, standby=following.standby)
+    assert running.over().ending is Ending.KAFKA_UNAVAILABLE
     assert running.term.unused_standby is following.standby
     events(kafka, 3)
     wait_until(lambda: following.standby.applied == 4, "it goes on")
     following.standby.stop()
     following.wait_ended()
+    assert kafka.readers_open == 0
+
+
+def test_a_term_that_ends_behind_its_barrier_gives_the_state_back(kafka: FakeKafka) -> None:
+    following, seat = Following(kafka).wait_hot(), SlowSeat([Verdict.LOST])
+    events(kafka, 3)
+    running = Running(kafka, seat, standby=following.standby)
+    following.wait_ended()
+    seat.may_answer.set()
+    assert running.over().ending is Ending.LOST
+    standby = running.term.unused_standby
+    assert standby is following.standby
+    replica = standby.hand_out()
+    assert replica is not None
+    assert (replica.machine.last_seq, replica.next_offset) == (4, len(kafka.log))
+    replica.reader.close()
     assert kafka.readers_open == 0
 
 

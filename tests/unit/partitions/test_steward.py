@@ -5,13 +5,16 @@ from __future__ import annotations
 import threading
 from unittest.mock import MagicMock
 
+import pytest
+
 from relevo_partitions.election.election import LeaderRecord, Sight
 from relevo_partitions.settings import HostSettings
 from relevo_partitions.supervisor.post import Post
 from relevo_partitions.supervisor.signals import Finished, Standing
 from relevo_partitions.supervisor.steward import Steward
 from relevo_partitions.term.endings import Ending, TermOver
-from relevo_partitions.term.roles import RoleKeeper
+from relevo_partitions.term.roles import Role, RoleKeeper
+from relevo_partitions.term.takeover import Cause
 
 LED = Sight(LeaderRecord("b", "i", "t", 1, 7, 0), ())
 FREE = Sight(None, ())
@@ -97,17 +100,60 @@ def test_a_standby_without_a_thread_is_tried_again() -> None:
     assert office.post.blocked_until > 100.0
 
 
-def test_a_standby_that_ended_at_the_barrier_of_a_term_that_was_over_is_replaced() -> None:
+def goes_on(office: Office, standby: MagicMock, replica: MagicMock) -> None:
+    """Another standby follows from where this one stopped, with its machine, and nobody else keeps that."""
+    assert office.replicas.standby.call_count == 2
+    _, _, load = office.replicas.standby.call_args.args
+    assert office.post.standby is not None
+    replica.reader.close.assert_called_once()
+    beginning = load(0, MagicMock())
+    assert (beginning.machine, beginning.log_offset) == (replica.machine, replica.next_offset)
+    with pytest.raises(IndexError):
+        load(0, MagicMock())
+
+
+def test_a_standby_that_ended_at_the_barrier_of_a_term_that_was_over_goes_on() -> None:
     """It is hot by its own word, and reads nothing more: no candidate, and no taker of snapshots."""
     office = Office()
     standby = office.stand_by()
     replica = standby.replica = standby.hand_out.return_value
     standby.await_end.return_value = True
     office.steward.standing(office.post, Standing(standby))
-    assert office.post.standby is None
-    replica.reader.close.assert_called_once()
+    goes_on(office, standby, replica)
+
+
+@pytest.mark.parametrize("ending", [Ending.LOST, Ending.UNCONFIRMED])
+def test_a_term_that_is_not_confirmed_behind_its_barrier_leaves_the_state_loaded(ending: Ending) -> None:
+    """With a large state the partition would have no candidate for seconds, wherever ZooKeeper falters."""
+    office = Office()
+    standby = office.stand_by()
+    replica = standby.hand_out.return_value
+    office.claim()
+    leadership = office.post.leadership
+    assert leadership is not None
+    leadership.unused_standby = standby
+    standby.await_end.return_value = True
+    office.steward.finish(office.post, Finished(0, leadership, TermOver(ending, "")))
+    goes_on(office, standby, replica)
+    assert office.post.roles.role is Role.FOLLOWING
+
+
+def test_a_lost_reply_to_a_claim_hides_no_cause() -> None:
+    """The record explains slow takeovers, and those are the ones in which replies are lost."""
+    office = Office()
+    office.stand_by()
+    office.runtime.monotonic.return_value = 107.0
+    office.runtime.wall.return_value = 0.0
+    office.post.death_noticed_at = 106.5
+    assert office.steward.doomed(office.post) == "token"
+    office.election.look.return_value = Sight(LeaderRecord("a", "i", "token", 9, 7, 0), ())
+    office.election.is_own.return_value = True
+    office.runtime.monotonic.return_value = 109.0
     office.steward.look(office.post)
-    assert office.replicas.standby.call_count == 2
+    (takeover,) = office.steward.takeovers
+    assert (takeover.cause, takeover.previous) == (Cause.PULSE, "b")
+    record = takeover.as_dict()
+    assert record["claimed_at"] - record["noticed_at"] == 2_500
 
 
 def test_the_standby_of_a_term_that_was_given_up_ends() -> None:
