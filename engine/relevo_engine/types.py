@@ -125,7 +125,10 @@ class TypeDirectory:
             return True
 
     def on_topic_failure(self, topic: str, reason: str) -> None:
-        """Sets a type aside because its topic can't be written; it is tried again after a growing pause."""
+        """Sets a type aside because its topic can't be written; it is tried again after a growing pause.
+
+        Several of which one is to blame are tried one after the other: the first that fails alone is it.
+        """
         if not topic.startswith(self._prefix):
             return
         job_type = topic.removeprefix(self._prefix)
@@ -134,7 +137,12 @@ class TypeDirectory:
             now = self._clock()
             recently = before is not None and now < before.until + BLOCK_REMEMBERED_S
             pause_s = min(BLOCK_MAX_S, before.pause_s * 2) if before is not None and recently else BLOCK_MIN_S
-            self._blocks[job_type] = _Block(reason, now + pause_s, pause_s)
+            others = (
+                each.until
+                for name, each in self._blocks.items()
+                if name != job_type and each.reason == reason
+            )
+            self._blocks[job_type] = _Block(reason, max(now, max(others, default=now)) + pause_s, pause_s)
             self._publish()
         self._note("type set aside", type=job_type, reason=reason, again_in_s=pause_s)
 

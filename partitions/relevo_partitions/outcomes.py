@@ -19,9 +19,10 @@ class Aborted:
     """None of the records counts, and the producer may go on."""
 
     reason: str
-    topic: str | None
-    """The one topic that couldn't be written where all others could; None where no single topic is to
-    blame."""
+    topics: tuple[str, ...] = ()
+    """Those besides the log that couldn't be written, as far as that is known; where Kafka doesn't say which
+    it was, all that this producer hasn't written to before. Empty where the log itself, or none of them, is
+    to blame."""
 
 
 @dataclass(frozen=True, slots=True)

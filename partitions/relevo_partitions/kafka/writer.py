@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -82,6 +82,8 @@ class TransactionalWriter:
         self._checkpoint = checkpoint
         self._fork = ForkGuard("a transactional writer")
         self._undelivered: dict[str, KafkaError] = {}
+        self._proven: set[str] = set()
+        """Topics that stood in a transaction that committed."""
         self._dropped = "the producer was dropped"
 
     def commit(self, writes: Sequence[Write]) -> Outcome:
@@ -143,7 +145,7 @@ class TransactionalWriter:
             for topic, partition, records in _slices(batches):
                 problem = self._produce(producer, topic, partition, records, deadline)
                 if problem is not None:
-                    return self._abort(producer, f"topic {topic}: {problem}", self._alone(topic, batches))
+                    return self._abort(producer, f"topic {topic}: {problem}", self._others((topic,), batches))
             # Reports of failed deliveries have been served when this returns; successes are not reported.
             left = producer.flush(max(0.0, deadline - time.monotonic()) + 1.0)
         except (KafkaException, SystemError) as raised:
@@ -160,6 +162,7 @@ class TransactionalWriter:
         if self._undelivered:
             # The client said yes to a transaction that lacks records: only the log can be believed.
             return Unclear(f"committed although records were not delivered: {self._blame(batches, 0)[0]}")
+        self._proven.update(topic for topic, _ in batches)
         self._point("committed")
         return None
 
@@ -192,25 +195,35 @@ class TransactionalWriter:
         if error is not None:
             self._undelivered.setdefault(message.topic() or "", error)
 
-    def _blame(self, batches: _Batches, left: int) -> tuple[str, str | None]:
-        """Why records were not delivered, and the topic that is to blame alone."""
+    def _blame(self, batches: _Batches, left: int) -> tuple[str, tuple[str, ...]]:
+        """Why records were not delivered, and the topics that are to blame."""
         if not self._undelivered:
-            return f"{left} records were not acknowledged within {DELIVERY_TIMEOUT_S:g} s", None
+            return f"{left} records were not acknowledged within {DELIVERY_TIMEOUT_S:g} s", ()
         # Once one record failed, librdkafka purges others of the transaction: that isn't their topic's fault.
-        own = {t: e for t, e in self._undelivered.items() if e.code() not in _PURGED} or self._undelivered
-        topic, error = next(iter(own.items()))
-        return f"topic {topic}: {self._words(error)}", self._alone(topic, batches) if len(own) == 1 else None
+        own = {t: e for t, e in self._undelivered.items() if e.code() not in _PURGED}
+        if own:
+            topic, error = next(iter(own.items()))
+            return f"topic {topic}: {self._words(error)}", self._others(own, batches)
+        # The transaction took none of its topics, as where one of them may not be written: the brokers then
+        # refuse all at once, and librdkafka doesn't tell which it was.
+        topic, error = next(iter(self._undelivered.items()))
+        taking_part = {topic for topic, _ in batches} - {self._log_topic}
+        suspects = sorted(taking_part - self._proven) or sorted(taking_part)
+        reason = f"one of {', '.join(suspects or [topic])} can't be written: {self._words(error)}"
+        return reason, self._others(suspects, batches)
 
-    def _alone(self, topic: str, batches: _Batches) -> str | None:
-        """``topic``, where it alone is to blame: the log was to be written too, and was no problem."""
-        return topic if topic != self._log_topic and any(t == self._log_topic for t, _ in batches) else None
+    def _others(self, topics: Iterable[str], batches: _Batches) -> tuple[str, ...]:
+        """``topics``, where the log was to be written too and isn't among them: it was no problem."""
+        topics = tuple(topics)
+        writes_log = any(topic == self._log_topic for topic, _ in batches)
+        return topics if writes_log and self._log_topic not in topics else ()
 
     def _commit_failed(self, producer: Producer, error: KafkaError, batches: _Batches) -> Outcome:
         if error.code() in FENCED:
             return Fenced(self._words(error))
         if error.txn_requires_abort():
-            reason, topic = self._blame(batches, 0) if self._undelivered else (self._words(error), None)
-            return self._abort(producer, reason, topic)
+            reason, topics = self._blame(batches, 0) if self._undelivered else (self._words(error), ())
+            return self._abort(producer, reason, topics)
         return Unclear(f"commit: {self._words(error)}")
 
     def _not_committed(self, producer: Producer, error: KafkaError) -> Outcome:
@@ -219,9 +232,9 @@ class TransactionalWriter:
             return Fenced(self._words(error))
         if error.fatal() or not error.txn_requires_abort():
             return Unclear(f"transaction: {self._words(error)}")
-        return self._abort(producer, self._words(error), None)
+        return self._abort(producer, self._words(error), ())
 
-    def _abort(self, producer: Producer, reason: str, topic: str | None) -> Outcome:
+    def _abort(self, producer: Producer, reason: str, topics: tuple[str, ...]) -> Outcome:
         try:
             self._point("abort")
             producer.abort_transaction(ABORT_TIMEOUT_S)
@@ -230,7 +243,7 @@ class TransactionalWriter:
             if problem is not None and problem.code() in FENCED:
                 return Fenced(self._words(problem))
             return Unclear(f"{reason}; the abort failed too: {self._words(problem or raised)}")
-        return Aborted(reason, topic)
+        return Aborted(reason, topics)
 
     def _words(self, error: object) -> str:
         if isinstance(error, KafkaError):

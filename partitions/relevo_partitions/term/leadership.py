@@ -131,7 +131,7 @@ class Leadership:
         self._setbacks = 0
         self._leading_since = 0.0
         self._fruitless_since = 0.0
-        self._commits_then = -1
+        self._decisions_then = -1
 
     # -- for other threads
 
@@ -220,8 +220,8 @@ class Leadership:
         self._give_up_if_fruitless(outcome)
         if isinstance(outcome, Aborted):
             self._observer.fault(self.partition, "aborted", outcome.reason)
-            if outcome.topic is not None and outcome.topic != self._io.log_topic:
-                self._on_topic_failure(outcome.topic, outcome.reason)
+            for topic in outcome.topics:
+                self._on_topic_failure(topic, outcome.reason)
         else:
             self._writer.drop()
             fenced = isinstance(outcome, Fenced)
@@ -232,11 +232,11 @@ class Leadership:
 
     def _give_up_if_fruitless(self, outcome: Aborted | Fenced | Unclear) -> None:
         """Another node may have a better way to Kafka; as long as the claim stands, it isn't tried."""
-        if isinstance(outcome, Aborted) and outcome.topic is not None:
+        if isinstance(outcome, Aborted) and outcome.topics:
             return
         now = self._course.now()
-        if self._writer.commits != self._commits_then:
-            self._commits_then, self._fruitless_since = self._writer.commits, now
+        if self._writer.decisions != self._decisions_then:
+            self._decisions_then, self._fruitless_since = self._writer.decisions, now
         elif now - self._fruitless_since > FRUITLESS_S:
             raise TermOver(
                 Ending.KAFKA_UNAVAILABLE, f"no commit in {FRUITLESS_S:g} s of trying: {outcome.reason}"

@@ -8,7 +8,7 @@ from relevo_partitions.observer import Observer
 from relevo_partitions.outcomes import Committed, Unclear
 from relevo_partitions.ports import PartitionIO, Writer
 from relevo_partitions.statemachine import Term, Write
-from relevo_partitions.term.barrier import make_barrier
+from relevo_partitions.term.barrier import is_barrier, make_barrier
 from relevo_partitions.term.course import Course
 from relevo_partitions.term.endings import Setback
 from relevo_partitions.term.fence_ahead import FenceAhead
@@ -41,6 +41,8 @@ class TermWriter:
         self._writer: Writer | None = None
         self.commits = 0
         """Transactions of this term that have committed."""
+        self.decisions = 0
+        """Those among them that held more than a barrier: that the log takes one says nothing of the rest."""
 
     @property
     def ready(self) -> bool:
@@ -81,6 +83,7 @@ class TermWriter:
         if not isinstance(outcome, Committed):
             raise Setback(outcome)
         self.commits += 1
+        self.decisions += not all(is_barrier(write.value) for write in writes)
         self._observer.committed(self._course.partition, commands, outcome.records, outcome.seconds)
 
     def hands_out(self, writes: Sequence[Write]) -> bool:

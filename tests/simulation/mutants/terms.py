@@ -136,7 +136,7 @@ def same_producer_again(patch: pytest.MonkeyPatch) -> None:
 
     def transact(self: SimWriter, writes: list[Write]) -> Any:
         outcome = original(self, writes)
-        return Aborted(outcome.reason, None) if isinstance(outcome, Unclear) else outcome
+        return Aborted(outcome.reason) if isinstance(outcome, Unclear) else outcome
 
     patch.setattr(SimWriter, "_transact", transact)
 

@@ -162,7 +162,7 @@ class SimWriter:
             return Fenced(str(error))
         except (NoAnswer, Confused):
             return Unclear(f"{reason}, and the abort had no answer")
-        return Aborted(reason, topic)
+        return Aborted(reason, () if topic is None else (topic,))
 
     def missing(self, topic: str, partition: int) -> str | None:
         return None

@@ -110,6 +110,19 @@ def test_a_topic_that_can_not_be_written_is_tried_again_after_growing_pauses() -
     assert types.channel("mail").state is ChannelState.OPEN
 
 
+def test_of_several_that_may_be_to_blame_one_after_the_other_is_tried() -> None:
+    """Kafka refuses a transaction as a whole: tried together again, they would fail together for ever."""
+    clock = Clock()
+    types = directory(FakeSource(mail=4, sms=4, fax=4), clock=clock)
+    for name in ("mail", "sms", "fax"):
+        types.on_topic_failure(f"c.activations.{name}", "one of them can't be written")
+    assert types.blocked().keys() == {"mail", "sms", "fax"}
+    for left in ({"sms", "fax"}, {"fax"}, set()):
+        clock.now += BLOCK_MIN_S * 1.01
+        types.refresh()
+        assert types.blocked().keys() == left
+
+
 def test_a_failure_that_takes_long_to_be_known_counts_as_the_same_trouble() -> None:
     """Librdkafka tries for 8 s: with a pause that stays the shortest, the partition would do little else."""
     clock = Clock()

@@ -255,7 +255,7 @@ class Running:
 
 
 def abort_because_of(topic: str | None) -> Fault:
-    return lambda _kafka, _writes: Aborted("can't be written", topic)
+    return lambda _kafka, _writes: Aborted("can't be written", () if topic in (None, LOG) else (topic,))
 
 
 def unclear_but_committed(kafka: FakeKafka, writes: Sequence[Write]) -> Outcome:

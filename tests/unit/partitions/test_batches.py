@@ -82,7 +82,7 @@ def test_a_backlog_that_no_broker_takes_at_once_is_worked_off_all_the_same() -> 
 
     def too_much(at: FakeKafka, writes: Sequence[Write]) -> Outcome:
         if len(writes) > 3:
-            return Aborted("records were not acknowledged within 8 s", None)
+            return Aborted("records were not acknowledged within 8 s")
         at.append(writes)
         return Committed(len(writes), 0.0)
 

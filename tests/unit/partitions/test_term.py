@@ -325,6 +325,18 @@ def test_a_term_that_comes_to_no_commit_gives_the_partition_to_others(
     assert over.detail == "no commit in 0.2 s of trying: no answer"
 
 
+def test_a_term_that_commits_nothing_but_barriers_gives_the_partition_to_others(
+    kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each attempt begins with one, and a log that takes it says nothing of the rest."""
+    monkeypatch.setattr("relevo_partitions.term.leadership.FRUITLESS_S", 0.2)
+    kafka.send(id="a", add=1)
+    kafka.faults.extend([abort_because_of(None)] * 1_000)
+    running = Running(kafka)
+    assert running.over().ending is Ending.KAFKA_UNAVAILABLE
+    assert sum(is_barrier(record.value) for record in kafka.log) > 1
+
+
 def test_a_term_that_commits_between_its_setbacks_is_kept(
     kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
