@@ -98,22 +98,26 @@ def canonical(job: JobSpec) -> JobSpec:
     """``job`` itself where its encoding is the shortest, as every proper writer makes it; else encoded anew.
 
     Avro leaves room: a number may be padded to any length, a map may be cut into blocks and name a key
-    twice. fastavro reads all of it, other readers of the log don't, and a megabyte of padding would leave no
-    room for what later records of the job add. No field's encoding is shorter than the shortest, so the
-    length of the whole tells.
+    twice. fastavro reads all of it, and counts the choices of a union from the end too; other readers of the
+    log don't, and a megabyte of padding would leave no room for what later records of the job add. No field's
+    encoding is shorter than the shortest, so the length of the whole tells; the choice takes one byte anyway.
     """
-    length = (
+    correlation_id, body = job.correlation_id, job.body
+    choice_at = (
         _text_length(job.key)
         + _text_length(job.type)
         + _numbers_length(
             job.priority, job.retries, job.backoff_ms, job.backoff_max_ms, job.lease_ms, job.run_at,
             job.expires_at,
         )
-        + (1 if job.correlation_id is None else 1 + _text_length(job.correlation_id))
+    )  # fmt: skip
+    length = (
+        choice_at
+        + (1 if correlation_id is None else 1 + _text_length(correlation_id))
         + (_map_length(job.headers) if job.headers else 1)
         + _number_length(job.variables_size)
-    )  # fmt: skip
-    if length == len(job.body) - job.variables_size:
+    )
+    if length == len(body) - job.variables_size and body[choice_at] == (0 if correlation_id is None else 2):
         return job
     return job_spec(
         key=job.key,

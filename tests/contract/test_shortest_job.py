@@ -18,6 +18,7 @@ LONG_WAY = {
     "a padded number": b"\x02k\x02t" + padded(5, 900_000) + b"\x06\x00\x00\x02\x00\x00\x00\x00\x04{}",
     "a padded length": padded(1, 4) + b"k\x02t\x0a\x06\x00\x00\x02\x00\x00\x00\x00\x04{}",
     "padded variables": b"\x02k\x02t\x0a\x06\x00\x00\x02\x00\x00\x00\x00" + padded(2, 1) + b"{}",
+    "null as the last but one choice": b"\x02k\x02t\x0a\x06\x00\x00\x02\x00\x00\x03\x00\x04{}",
     "a padded choice": b"\x02k\x02t\x0a\x06\x00\x00\x02\x00\x00" + padded(0, 2) + b"\x00\x04{}",
 }
 
@@ -34,6 +35,15 @@ def test_a_job_encoded_the_long_way_round_is_made_short(body: bytes) -> None:
     )
     assert short == plain_job
     assert canonical(short) is short
+
+
+def test_a_choice_counted_from_the_end_is_counted_from_the_beginning() -> None:
+    """As long as the right one, and the one thing in a job that its length doesn't tell."""
+    begin = b"\x02k\x02t\x00\x06\x00\x00\x02\x00\x00"
+    for choice in (b"\x01", b"\x02"):
+        job = canonical(decode_job(begin + choice + b"\x06abc" + b"\x00\x04{}"))
+        assert job.correlation_id == "abc"
+        assert job.body == begin + b"\x02" + b"\x06abc" + b"\x00\x04{}"
 
 
 def test_headers_in_blocks_or_named_twice_are_one_block_with_each_once() -> None:

@@ -172,7 +172,7 @@ class JobMachine:
                 if handover is None:
                     break
                 apply(self.state, handover.event)
-                bytes_left -= len(handover.body)
+                bytes_left -= len(handover.body) + len(handover.checkpoint)
                 done.append(handover)
         return done
 

@@ -19,12 +19,14 @@ from relevo_partitions.term.course import Course
 from relevo_partitions.term.establish import Established
 from relevo_partitions.term.held_back import HeldBackWatch
 from relevo_partitions.term.progress import Progress
-from relevo_partitions.term.reads import ReadQueue
+from relevo_partitions.term.reads import PendingRead, ReadQueue
 from relevo_partitions.term.takeover import Takeover
 from relevo_partitions.term.term_writer import TermWriter
 
 EMPTY_STEP_WAIT_S: Final = 0.002
 """A machine that is due at once but has nothing to write is asked again after this."""
+READS_S: Final = 0.02
+"""No further read is answered in a turn that has spent so long on them; one always is."""
 SNAPSHOT_TURN_S: Final = 0.25
 """So often a leader with a backlog waits for its last commit, for the sake of the snapshots."""
 
@@ -164,9 +166,17 @@ class Leading:
             self._reads.put_back(reads)
             raise
         self._committed(writes, position)
-        for read in reads:
-            read.answer(machine)
+        self._answer(reads, machine)
         return bool(writes)
+
+    def _answer(self, reads: list[PendingRead], machine: StateMachine) -> None:
+        """As many as there is time for: each looks at a part of the state, and commands and timers wait."""
+        until = self._course.now() + READS_S
+        for place, read in enumerate(reads, 1):
+            read.answer(machine)
+            if place < len(reads) and self._course.now() > until:
+                self._reads.put_back(reads[place:])
+                return
 
     def _commit_beside(self, writes: Sequence[Write], commands: int, position: int) -> None:
         course = self._course

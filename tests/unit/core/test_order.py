@@ -123,6 +123,17 @@ def test_types_share_a_step_fairly() -> None:
     assert len(order(p)) <= 10
 
 
+def test_what_earlier_attempts_have_stored_counts_as_bytes_of_a_step() -> None:
+    """Hundreds of small jobs with checkpoints made a transaction too large to be taken in time, for ever."""
+    p = Partition(rules(step_activation_bytes=200_000))
+    for n in range(10):
+        p.create(f"k{n}")
+        p.send(cmd.CheckpointJob(f"k{n}", 1, b"x" * 60_000))
+    p.send(*(cmd.FailJob(f"k{n}", 1, "boom", 0, True) for n in range(10)))
+    assert [activation.attempt for _, _, activation in p.activations].count(2) == 4
+    assert p.owner.wait_ms(p.now) == 0
+
+
 def test_a_step_hands_out_bounded_bytes_and_goes_on_at_once() -> None:
     channels = Channels({}, makeable=["email"])
     p = Partition(rules(step_activation_bytes=1_000_000), channels)

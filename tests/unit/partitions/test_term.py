@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -300,6 +301,24 @@ def test_time_in_the_log_never_goes_back(kafka: FakeKafka) -> None:
     times: list[Any] = [event["at"] for event in kafka.events()]
     assert times == sorted(times)
     assert times[-1] >= ahead
+
+
+def test_many_slow_reads_do_not_hold_up_commands(kafka: FakeKafka) -> None:
+    """A look at a million jobs takes a twentieth of a second, and a thousand of them may wait."""
+    running = Running(kafka).wait_leading()
+    kafka.may_commit.clear()
+
+    def look(machine: CounterMachine) -> int:
+        if not kafka.commands:
+            kafka.send(id="a", add=1)
+        time.sleep(0.005)
+        return machine.total
+
+    answers = [running.term.read(look) for _ in range(40)]
+    kafka.may_commit.set()
+    totals = [answer.result(10) for answer in answers]
+    assert totals == sorted(totals)
+    assert (totals[0], totals[-1]) == (0, 1)
 
 
 def test_a_glance_writes_nothing(kafka: FakeKafka) -> None:
