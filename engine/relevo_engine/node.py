@@ -21,6 +21,7 @@ from relevo_engine.errors import (
     NodeIdTakenError,
     SettingsError,
     StopUnfinishedError,
+    TopicsError,
     UnreachableError,
 )
 from relevo_engine.machine import PartitionMachine
@@ -132,16 +133,7 @@ class Node:
 
     def _prepare_topics(self, deadline: float | None) -> None:
         settings = self.settings
-        if settings.create_topics:
-            made = self._retry(
-                lambda: self._admin.init(
-                    settings.partitions, allow_unsafe=settings.allow_unsafe_topics, timeout_s=_KAFKA_TIMEOUT_S
-                ),
-                "Kafka",
-                deadline,
-            )
-            for name in made:
-                self._log.info("topic created", topic=name)
+        not_made = self._make_topics(deadline) if settings.create_topics else None
         findings = self._retry(
             lambda: self._admin.check(
                 settings.partitions, just_made=settings.create_topics, timeout_s=_KAFKA_TIMEOUT_S
@@ -149,7 +141,13 @@ class Node:
             "Kafka",
             deadline,
         )
-        for finding in require_safe(findings, allow_unsafe=settings.allow_unsafe_topics):
+        try:
+            accepted = require_safe(findings, allow_unsafe=settings.allow_unsafe_topics)
+        except TopicsError as error:
+            if not_made is None:
+                raise
+            raise TopicsError(f"{error}\nWhat is missing could not be made: {not_made}") from not_made
+        for finding in accepted:
             self._log.warning(
                 _headline(finding),
                 topic=finding.topic,
@@ -159,6 +157,27 @@ class Node:
                 why=finding.why,
                 remedy=finding.remedy,
             )
+
+    def _make_topics(self, deadline: float | None) -> TopicsError | None:
+        """Makes what is missing; returns why that was refused.
+
+        No reason to stop by itself: what is missing may be something that nodes can do without.
+        """
+        settings = self.settings
+        try:
+            made = self._retry(
+                lambda: self._admin.init(
+                    settings.partitions, allow_unsafe=settings.allow_unsafe_topics, timeout_s=_KAFKA_TIMEOUT_S
+                ),
+                "Kafka",
+                deadline,
+            )
+        except TopicsError as error:
+            self._log.warning("topics not made", why=str(error))
+            return error
+        for name in made:
+            self._log.info("topic created", topic=name)
+        return None
 
     def _retry(self, call: Callable[[], T], what: str, deadline: float | None) -> T:
         """Calls until it is answered, with growing pauses; gives up at the deadline or when asked to stop."""

@@ -83,3 +83,22 @@ async def test_a_death_at_each_step_ends_as_documented(shop: Shop, kind: str, st
         again = "redelivered" if engine.stats.received else "not redelivered"
         run = engine.job(job).result["run"]
     assert f"effect {times}; {again}; result of run {run}" == documented()[kind, step]
+
+
+async def test_what_the_store_has_not_noted_yet_keeps_its_lease() -> None:
+    """As in production: with its lease gone the job would be handed out again, and become an incident."""
+    app = relevo.WorkerApp(dedup=KeptDedupStore())
+    async with Engine() as engine:
+
+        @app.job("charge", lease=3)
+        async def charge(job: relevo.Job) -> None:
+            engine.lose_store(60)
+
+        engine.run(app)
+        job = await engine.create("charge")
+        await engine.settle()
+        await engine.advance(59)
+        assert engine.job(job).state == "ACTIVE"
+        await engine.advance(10)
+        assert engine.job(job).state == "COMPLETED"
+        assert "JobTimedOut" not in [each.kind for each in engine.events if each.key == job.key]

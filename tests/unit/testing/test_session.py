@@ -128,6 +128,28 @@ def test_the_command_hands_on_how_long_the_cluster_remembers(monkeypatch: pytest
     assert CliRunner().invoke(drill.command, arguments).exception.args == (60, 7)  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("variable", ["RELEVO_FINISHED_WINDOW_S", "RELEVO_FINISHED_COUNT_MAX"])
+def test_a_variable_that_is_meant_for_a_given_cluster_stops_no_other_drill(
+    monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    """Exported for nodes elsewhere, it has nothing to say to a cluster that is started here."""
+    seen: list[DrillSettings] = []
+
+    def begin(settings: DrillSettings, *_: Any) -> None:
+        seen.append(settings)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session, "Session", begin)
+    monkeypatch.setattr(drill, "signal", SimpleNamespace(signal=lambda *_: None, SIGTERM=0))
+    monkeypatch.setenv(variable, "odd")
+    ran = CliRunner().invoke(drill.command, ["leader-kill"])
+    assert (ran.exit_code, len(seen)) == (1, 1), ran.output
+    assert (seen[0].finished_window_s, seen[0].finished_count_max) == (24 * 3600, 200_000)
+    ran = CliRunner().invoke(drill.command, ["leader-kill", "--zookeeper", "z:1", "--kafka", "k:1"])
+    assert (ran.exit_code, len(seen)) == (2, 1)
+    assert "'odd' is not a valid integer" in ran.output
+
+
 def test_of_its_own_cluster_it_tells_what_was_asked_for() -> None:
     made, _ = make(DrillSettings(nodes=2, brokers=3))
     settings = made.report.settings

@@ -17,7 +17,7 @@ import pytest
 
 from relevo.dedup import sql_sqlite
 from relevo.dedup.sql import SqlDedupStore
-from relevo.dedup.sql_line import Line, OneThread
+from relevo.dedup.sql_line import Line, NoThread, OneThread
 from relevo.dedup.store import MINE, Answer, Claim, Done, Unknown
 from relevo.errors import StoreUnavailable
 from relevo.worker.transactions import Grant
@@ -185,6 +185,87 @@ def test_a_handler_that_closes_its_connection_spoils_it_for_itself_only(
     work(store, second)
     in_loop(store, [first])
     assert effects(file) == 2
+
+
+def test_a_block_left_open_with_its_connection_closed_leaves_the_way_free(
+    store: SqlDedupStore, file: Path
+) -> None:
+    """Else one careless handler keeps all others of its process waiting, and every claim unanswered."""
+    first, second = claimed(store, 2)
+    left = Grant(store, first, None).transaction()
+    connection = left.__enter__()
+    connection.execute("INSERT INTO effects VALUES ('lost')")
+    connection.close()
+    left.abandon()
+    assert not store._in_transaction
+    work(store, second)
+    assert store.claim([Claim("other", "me", 600)]) == [MINE]
+    assert effects(file) == 1
+
+
+@pytest.fixture
+def no_thread(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Once it has an item, the next thread of the store's can't be started; that one is the item then."""
+    refused: list[Any] = []
+    start = threading.Thread.start
+
+    def refuse_one(thread: threading.Thread) -> None:
+        if refused == [None] and thread.name.startswith("relevo-"):
+            refused[:] = [thread]
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse_one)
+    return refused
+
+
+def test_a_thread_that_the_system_refuses_costs_one_transaction_only(
+    store: SqlDedupStore, file: Path, no_thread: list[Any]
+) -> None:
+    """At the limit of threads one refusal would stop the store for good: its turn would never end."""
+    first, second = claimed(store, 2)
+    no_thread.append(None)
+    with pytest.raises(StoreUnavailable, match="could not be opened: NoThread: can't start new thread"):
+        asyncio.run(awork(store, first))
+    assert len(no_thread) == 1
+    assert not store._in_transaction
+    assert store.claim([Claim("other", "me", 600)]) == [MINE]
+    in_loop(store, [first, second])
+    assert effects(file) == 2
+
+
+@pytest.mark.parametrize("well", [True, False])
+def test_a_transaction_that_outlives_its_store_ends_without_a_thread_too(
+    store: SqlDedupStore, file: Path, no_thread: list[Any], well: bool
+) -> None:
+    """It would hold the file's one write lock, and stop all other processes."""
+    (first,) = claimed(store, 1)
+
+    async def main() -> None:
+        async with Grant(store, first, None).transaction() as connection:
+            connection.execute("INSERT INTO effects VALUES ('late')")
+            store.close()
+            no_thread.append(None)
+            if not well:
+                raise LookupError
+
+    with pytest.raises(StoreUnavailable if well else LookupError):
+        asyncio.run(main())
+    assert no_thread != [None]
+    with sqlite3.connect(file, timeout=0, isolation_level=None) as other:
+        other.execute("BEGIN IMMEDIATE")
+    assert effects(file) == 0
+
+
+def test_work_that_was_refused_a_thread_never_runs(no_thread: list[Any]) -> None:
+    """Its caller was told that it wasn't done."""
+    thread, done = OneThread("relevo-test"), []
+    no_thread.append(None)
+    with pytest.raises(NoThread, match="can't start new thread"):
+        asyncio.run(thread.run(lambda: done.append("refused")))
+    asyncio.run(thread.run(lambda: done.append("second")))
+    thread.close()
+    assert done == ["second"]
 
 
 def test_a_coroutine_cancelled_in_line_or_at_the_lock_leaves_the_way_free(

@@ -26,6 +26,13 @@ NAMES = (
 _COUNTS = click.Choice(("1", "3"))
 
 
+class _OfGiven(click.Option):
+    """What a given cluster is set to. Its variable, meant for that, counts together with --kafka only."""
+
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+        return super().resolve_envvar_value(ctx) if ctx.params.get("kafka") else None
+
+
 @click.command()
 @click.argument("name", type=click.Choice(NAMES), metavar="DRILL")
 @click.option(
@@ -111,6 +118,7 @@ _COUNTS = click.Choice(("1", "3"))
     "--kafka",
     metavar="HOST:PORT",
     default=None,
+    is_eager=True,  # read before what depends on it
     callback=addresses,
     help="Drill a cluster that runs already.",
 )
@@ -118,6 +126,7 @@ _COUNTS = click.Choice(("1", "3"))
 @click.option("--cluster", default=None, metavar="NAME", callback=cluster_name, help="Its name.")
 @click.option(
     "--finished-window-s",
+    cls=_OfGiven,
     envvar="RELEVO_FINISHED_WINDOW_S",
     type=click.IntRange(1),
     default=24 * 3600,
@@ -127,6 +136,7 @@ _COUNTS = click.Choice(("1", "3"))
 )
 @click.option(
     "--finished-count-max",
+    cls=_OfGiven,
     envvar="RELEVO_FINISHED_COUNT_MAX",
     type=click.IntRange(1),
     default=200_000,

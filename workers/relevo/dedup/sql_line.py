@@ -96,6 +96,10 @@ class Line:
             self.leave()
 
 
+class NoThread(Exception):  # noqa: N818 - named for what happened
+    """There is none, and none can be started: the work was not begun, and never will be."""
+
+
 class OneThread:
     """A thread for what coroutines can't wait for themselves; made when it is first needed.
 
@@ -118,6 +122,9 @@ class OneThread:
         Args:
             work: Called in the thread.
             undo: Called when ``work`` went well and nobody waits for it any more.
+
+        Raises:
+            NoThread: The system gives no thread, or the interpreter is ending.
         """
         running = self._submit(work)
 
@@ -137,7 +144,13 @@ class OneThread:
             self._start_over()  # a fork leaves the thread to the parent
         with self._lock:
             executor = self._executor or ThreadPoolExecutor(1, thread_name_prefix=self._name)
-            running = executor.submit(work)
+            try:
+                running = executor.submit(work)
+            except RuntimeError as error:
+                if executor is not self._executor:
+                    # It has queued the work before it looked for a thread.
+                    executor.shutdown(wait=False, cancel_futures=True)
+                raise NoThread(str(error)) from error
             if self._open:
                 self._executor = executor
             else:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from relevo.dedup.sql_line import Line, OneThread
+from relevo.dedup.sql_line import Line, NoThread, OneThread
 from relevo.dedup.sql_pool import Pool
 from relevo.dedup.sql_rows import PURGE_GRACE_S, PURGE_ROWS, Call, Row, quoted, stored_key
 from relevo.dedup.store import Claim
@@ -255,7 +255,8 @@ class SqliteTransaction:
 
     def abandon(self) -> None:  # noqa: D102
         connection = self._open()
-        connection.interrupt()
+        with contextlib.suppress(sqlite3.Error):  # the handler may have closed it
+            connection.interrupt()
         self._end(connection, well=False)
 
     def _end(self, connection: sqlite3.Connection, *, well: bool) -> None:
@@ -267,13 +268,24 @@ class SqliteTransaction:
     async def abegin(self) -> sqlite3.Connection:  # noqa: D102
         if not await self._backend.line.aenter(TURN_WAIT_S):
             raise self._waited_in_vain(TURN_WAIT_S)
-        return await self._backend.thread.run(self._begin, self.undo)
+        try:
+            return await self._backend.thread.run(self._begin, self.undo)
+        except NoThread as error:
+            self._backend.line.leave()  # nobody else will: it never began
+            raise self._failed("could not be opened", error) from error
 
     async def afinish(self, result: bytes | None) -> None:  # noqa: D102
-        await self._backend.thread.run(lambda: self.finish(result))
+        try:
+            await self._backend.thread.run(lambda: self.finish(result))
+        except NoThread as error:
+            self.undo()  # which waits for nothing
+            raise self._failed("could not be committed", error) from error
 
     async def aundo(self) -> None:  # noqa: D102
-        await self._backend.thread.run(self.undo)
+        try:
+            await self._backend.thread.run(self.undo)
+        except NoThread:
+            self.undo()
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
@@ -298,10 +310,13 @@ class SqliteTransaction:
         try:
             return step()
         except sqlite3.OperationalError as error:
-            backend = self._backend
-            raise StoreUnavailable(
-                f"a transaction in SQLite file {backend.address} {what}: {backend.reason(error)}"
-            ) from error
+            raise self._failed(what, error) from error
+
+    def _failed(self, what: str, error: Exception) -> StoreUnavailable:
+        backend = self._backend
+        return StoreUnavailable(
+            f"a transaction in SQLite file {backend.address} {what}: {backend.reason(error)}"
+        )
 
 
 @contextlib.contextmanager

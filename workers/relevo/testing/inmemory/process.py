@@ -363,7 +363,7 @@ def _keeper_at(worker: TypeWorker) -> float:
     """When the keepers of leases and claims have something to do."""
     timeout = worker.spec.timeout
     due = math.inf
-    for item in list(worker.gate.running.values()):
+    for item in list(worker.gate.kept.values()):
         if item.reported != item.attempt:
             due = min(due, item.started_at + REPORT_AFTER_S + _SLACK_S)
         elif not item.timed_out:
@@ -373,6 +373,6 @@ def _keeper_at(worker: TypeWorker) -> float:
         noted = item.job._note.due_at if item.job._note is not None else None
         if noted is not None and not (item.timed_out or item.job.lost):
             due = min(due, noted + _SLACK_S)
-        if timeout is not None and not item.timed_out:
+        if timeout is not None and item.running and not item.timed_out:
             due = min(due, item.started_at + timeout + _SLACK_S)
     return due
