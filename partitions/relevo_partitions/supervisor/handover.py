@@ -19,6 +19,11 @@ TAKE_LIMIT_S: Final = 5.0
 """After so long without a new leader a partition that was given up isn't waited for any more."""
 PAUSE_S: Final = 1.0
 """Between two partitions that are given back."""
+CAME_BACK_S: Final = 120.0
+"""A partition that is back here so soon went to a node that can follow it, and not lead it: the next time
+waits twice as long."""
+PATIENCE_MAX_S: Final = 3600.0
+"""Longest such wait."""
 
 
 @dataclass(slots=True)
@@ -46,6 +51,8 @@ class HandOvers:
         self._after_s = give_back_after_s
         self._moving: _Moving | None = None
         self._rest_until = 0.0
+        self._given_back_at: dict[int, float] = {}
+        self._patience_s: dict[int, float] = {}
 
     def tend(self, now: float) -> None:
         """See whether the last one has arrived, and whether another is to be given back."""
@@ -53,6 +60,7 @@ class HandOvers:
             return
         calm = all(post.sight is not None and post.sight.leader is not None for post in self._posts)
         for post in self._led():
+            self._learn(post)
             wanted = placement.give_back(
                 post.partition,
                 self._scene.me,
@@ -60,7 +68,7 @@ class HandOvers:
                 hot_since=post.hot_since,
                 leading_since=post.began_at,
                 now=now,
-                after_s=self._after_s,
+                after_s=self._patience_s.get(post.partition, self._after_s),
             )
             post.hand_over = None if wanted is None else str(wanted)
             if (
@@ -70,7 +78,20 @@ class HandOvers:
                 and self._moving is None
                 and now >= self._rest_until
             ):
+                self._given_back_at[post.partition] = now
                 self._begin(post, "given_back", wanted.to, now)
+
+    def _learn(self, post: Post) -> None:
+        """How long to wait with a partition that came back after it was given away."""
+        given_at = self._given_back_at.get(post.partition)
+        if given_at is None or post.began_at <= given_at:
+            return
+        del self._given_back_at[post.partition]
+        if post.began_at - given_at < CAME_BACK_S:
+            before = self._patience_s.get(post.partition, self._after_s)
+            self._patience_s[post.partition] = min(2 * before, PATIENCE_MAX_S)
+        else:
+            self._patience_s.pop(post.partition, None)
 
     def leave(self, now: float) -> bool:
         """Give up the next partition, if it is its turn; whether all that can be given up are."""

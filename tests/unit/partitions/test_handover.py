@@ -8,7 +8,7 @@ from relevo_partitions.election.election import LeaderRecord, Sight
 from relevo_partitions.election.membership import NodeInfo
 from relevo_partitions.election.ranking import ranking
 from relevo_partitions.observer import Observer
-from relevo_partitions.supervisor.handover import PAUSE_S, TAKE_LIMIT_S, HandOvers
+from relevo_partitions.supervisor.handover import CAME_BACK_S, PAUSE_S, TAKE_LIMIT_S, HandOvers
 from relevo_partitions.supervisor.post import Post
 from relevo_partitions.supervisor.scene import Scene
 from relevo_partitions.term.endings import Ending
@@ -195,3 +195,28 @@ def test_nothing_goes_back_while_a_partition_has_no_leader() -> None:
     site.sees(free, "other")
     site.hand_overs.tend(20.5)
     assert site.given_up() == [mine]
+
+
+def test_a_node_that_follows_and_can_not_lead_gets_it_less_and_less_often() -> None:
+    """It reads the log well, and can't reach the brokers that it would have to write to."""
+    mine = led_better_by_other()[0]
+    site, now = Site("me", (mine,)), 0.0
+    waits = []
+    for _ in range(4):
+        site.posts[mine].began_at = began = now
+        site.sees(mine, "me", "other", now=now)
+        while not site.given_up():
+            now += 0.5
+            site.hand_overs.tend(now)
+        waits.append(now - began)
+        site.moves(mine, None, now)
+        now += 20.0
+        site.hand_overs.tend(now)
+        for role in WAY_TO_THE_LEAD:
+            site.posts[mine].roles.to(role)
+        site.posts[mine].leadership = Term()  # type: ignore[assignment]
+    assert waits == [10.0, 20.0, 40.0, 80.0]
+    site.posts[mine].began_at = now = now + CAME_BACK_S
+    site.sees(mine, "me", "other", now=now)
+    site.hand_overs.tend(now + 10.0)
+    assert site.given_up() == [mine], "a node that kept it for long has mended"
