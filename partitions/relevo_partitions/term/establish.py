@@ -22,6 +22,8 @@ from relevo_partitions.term.standby import Load, Replica, Standby
 from relevo_partitions.term.takeover import Takeover
 from relevo_partitions.term.term_writer import TermWriter
 
+CLOCKS_APART_S: Final = 60.0
+"""By so much clocks may differ without a word."""
 AWAIT_STEP_S: Final = 0.5
 """A standby that is waited for is asked so often whether the term is over."""
 
@@ -251,6 +253,14 @@ class Establishing:
         course, takeover = self._course, self._takeover
         course.role(Role.ANNOUNCING)
         clock = LeaderClock(course.runtime.wall, course.now, machine.last_at)
+        ahead_s = machine.last_at / 1000 - course.runtime.wall()
+        if ahead_s > CLOCKS_APART_S:
+            self._observer.fault(
+                course.partition,
+                "clock",
+                f"the log is {ahead_s:.0f} s ahead of this node's clock, and its time never goes back: this "
+                "clock is wrong, or that of a node that led before was. Jobs fall due and expire by the log",
+            )
         announcement = machine.lead(self._who, clock.now())
         batch = self._batches.next(commands, 0.0)
         decisions = machine.step(batch, clock.now())

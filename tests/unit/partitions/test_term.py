@@ -301,6 +301,7 @@ def test_time_in_the_log_never_goes_back(kafka: FakeKafka) -> None:
     times: list[Any] = [event["at"] for event in kafka.events()]
     assert times == sorted(times)
     assert times[-1] >= ahead
+    assert running.heard.faults == ["clock"], "somebody has to know: for jobs it is that time from now on"
 
 
 def test_many_slow_reads_do_not_hold_up_commands(kafka: FakeKafka) -> None:
