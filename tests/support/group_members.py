@@ -59,7 +59,8 @@ class Topic:
         wait_until(made, "the topic is there again")
 
     def fill(self, count: int) -> None:
-        producer = Producer({"bootstrap.servers": self.kafka, "linger.ms": 20})
+        # Where a broker has just been restarted, a record sent again would else be another one.
+        producer = Producer({"bootstrap.servers": self.kafka, "linger.ms": 20, "enable.idempotence": True})
         for number in range(count):
             producer.produce(self.name, str(number).encode(), partition=number % self.partitions)
         assert producer.flush(30) == 0
