@@ -18,6 +18,7 @@ from tests.benchmarks import servers
 from tests.benchmarks.knobs import SMALL, Knobs, interleaved
 from tests.benchmarks.peer_environment import python_of_peers
 from tests.benchmarks.peers.catalog import PEERS, PeerFacts
+from tests.benchmarks.warm import Subject, until_warm
 
 _READY_S: Final = 90.0
 _RUN_S: Final = 600.0
@@ -71,8 +72,8 @@ def run(knobs: Knobs, found: Callable[[Mapping[str, Any]], None]) -> None:
         cluster = stack.enter_context(servers.cluster(brokers, knobs, "peers"))
         load = Load(cluster.kafka, "peers", 1, workers=knobs.workers, concurrency=knobs.concurrency)
         crew = stack.enter_context(Crew(load, knobs.scratch / scratch_name()))
-        for _ in range(2):
-            crew.rate(knobs.warm, SMALL)
+        brokers_pids = [server.pid for server in brokers.kafka_servers]
+        until_warm(knobs, brokers_pids, Subject("relevo", lambda: crew.rate(knobs.warm, SMALL).per_s))
         for number, facts in interleaved((None, *PEERS), knobs.rounds):
             name = facts.name if facts is not None else "relevo"
             try:
