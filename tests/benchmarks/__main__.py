@@ -20,7 +20,7 @@ from tests.benchmarks.picture import page
 from tests.benchmarks.report import Report
 from tests.benchmarks.targets import judged, table
 
-_MINUTES: Final = {"core": 1, "throughput": 13, "peers": 8, "latency": 12, "state": 5, "idle": 1}
+_MINUTES: Final = {"core": 6, "throughput": 8, "peers": 8, "latency": 12, "state": 5, "idle": 1}
 """About how long each takes on two cores."""
 
 
