@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AlterConfigOpType,
     ConfigEntry,
@@ -20,6 +20,8 @@ from relevo.consumer.offsets import OffsetTracker
 from relevo.stats import WorkerStats
 from relevo_engine.local.kafka import admin
 from tests.support.waiting import wait_until
+
+_NOT_YET = (KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
 
 
 def set_session(kafka: str, group: str, milliseconds: int) -> None:
@@ -70,6 +72,10 @@ class Topic:
         try:
             places = [TopicPartition(self.name, each) for each in range(self.partitions)]
             return [max(each.offset, 0) for each in consumer.committed(places, timeout=10)]
+        except KafkaException as error:
+            if error.args[0].code() not in _NOT_YET:
+                raise
+            return [0] * self.partitions  # its broker was restarted, and has yet to read what it knows
         finally:
             consumer.close()
 
