@@ -48,7 +48,7 @@ setup: ## Check this machine, build .venv, resolve Kafka and ZooKeeper (once)
 # Kept beside what it stands for, so that deleting .venv is enough to start over.
 $(STAMP): requirements.lock pyproject.toml
 	@deploy/local/check-prerequisites python
-	@echo "Building $(VENV) from requirements.lock"
+	@echo "Building $(VENV) from requirements.lock with $$(deploy/local/check-prerequisites --print-python)"
 	@rm -f $@
 	@"$$(deploy/local/check-prerequisites --print-python)" -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
