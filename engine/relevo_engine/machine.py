@@ -230,8 +230,8 @@ class PartitionMachine:
         event = handover.event
         key = event.key.encode()
         fields = (
-            self._partition, event.epoch, event.at, event.attempt, handover.retries, handover.expiries,
-            handover.checkpoint,
+            self._partition, event.epoch, event.at, handover.created_seq, event.attempt, handover.retries,
+            handover.expiries, handover.checkpoint,
         )  # fmt: skip
         value = self._codec.encode_carrying(Activation, fields, handover.body)
         return [

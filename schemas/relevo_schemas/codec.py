@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from functools import cache
@@ -41,7 +42,7 @@ from relevo_schemas.fields import (
 from relevo_schemas.files import load_current, load_retired
 from relevo_schemas.job import JobSpec
 from relevo_schemas.job_body import JobCarrier, canonical, decode_job, job_spec
-from relevo_schemas.records import Record
+from relevo_schemas.records import Command, Record
 
 __all__ = [
     "HEADER_LENGTH",
@@ -53,6 +54,7 @@ __all__ = [
     "decode_job",
     "default_codec",
     "encode",
+    "encode_about",
     "encode_json",
     "fingerprint",
     "job_spec",
@@ -157,6 +159,14 @@ class _Kind:
         stream.write(tail)
         return stream.getvalue()
 
+    def write_as(self, datum: dict[str, Any], prefix: bytes, schema: Schema) -> bytes:
+        """A record's bytes by an earlier schema, which leaves out what it doesn't have."""
+        self.check(datum)
+        stream = io.BytesIO()
+        stream.write(prefix)
+        write(stream, schema, datum)
+        return stream.getvalue()
+
     def read(self, value: bytes) -> Any:
         """The record in ``value``, which was written with the current schema."""
         stream = io.BytesIO(value)
@@ -205,6 +215,9 @@ class Codec:
             MARKER + fingerprint(schema): (schema, by_name[schema["name"].split(".")[-1]])
             for schema in retired
         }
+        self._earlier: dict[type[Record], list[tuple[bytes, Schema]]] = defaultdict(list)
+        for prefix, (schema, kind) in self._retired.items():
+            self._earlier[kind.cls].append((prefix, schema))
 
     def encode(self, record: Record) -> bytes:
         """The value of ``record`` as it stands in Kafka.
@@ -215,6 +228,22 @@ class Codec:
         kind = self._by_class[type(record)]
         try:
             value = kind.write(kind.datum(record), record.job.body if kind.carries_job else b"")  # type: ignore[attr-defined]
+        except UNWRITABLE as error:
+            raise unwritable(kind.name, error) from error
+        return value if len(value) <= RECORD_BYTES_MAX else _too_long(kind.name, value)
+
+    def encode_earlier(self, record: Record) -> bytes:
+        """The value of ``record`` as the version before wrote it, for readers that know no other.
+
+        Only for kinds of which one schema is retired, and that carry no job.
+
+        Raises:
+            RecordError: As `encode`.
+        """
+        kind = self._by_class[type(record)]
+        ((prefix, schema),) = self._earlier[type(record)]
+        try:
+            value = kind.write_as(kind.datum(record), prefix, schema)
         except UNWRITABLE as error:
             raise unwritable(kind.name, error) from error
         return value if len(value) <= RECORD_BYTES_MAX else _too_long(kind.name, value)
@@ -293,6 +322,19 @@ def default_codec() -> Codec:
 def encode(record: Record) -> bytes:
     """`Codec.encode` of the default codec."""
     return default_codec().encode(record)
+
+
+def encode_about(created_seq: int, command: Command) -> bytes:
+    """A worker's command about an attempt of the job that is known by ``created_seq``; 0: it isn't known.
+
+    Then the activation may be from a node that can't read the command with that field: it would refuse it,
+    and a completion be lost. So it is written without. Of a batch, any number that isn't 0 will do.
+
+    Raises:
+        RecordError: As `Codec.encode`.
+    """
+    codec = default_codec()
+    return codec.encode(command) if created_seq else codec.encode_earlier(command)
 
 
 def decode(value: bytes | None) -> Record:

@@ -15,6 +15,7 @@ class LeaseRef(Record):
     """One attempt of one job, and the lease wished for it."""
 
     key: str
+    created_seq: int
     attempt: int
     lease_ms: int
 
@@ -56,15 +57,17 @@ class CheckpointJob(Command):
     """Store how far the attempt has come, for the one after it. A sign of life as well."""
 
     key: str
+    created_seq: int
     attempt: int
     detail: bytes
 
 
 @record
 class CompleteJob(Command):
-    """The job is done. Accepted from any attempt of an open job."""
+    """The job is done. Accepted from any attempt of it while it is open."""
 
     key: str
+    created_seq: int
     attempt: int
     result: bytes
 
@@ -74,6 +77,7 @@ class FailJob(Command):
     """The attempt failed."""
 
     key: str
+    created_seq: int
     attempt: int
     error: str
     retry_in_ms: int
@@ -85,6 +89,7 @@ class ThrowError(Command):
     """The job ends with a business error."""
 
     key: str
+    created_seq: int
     attempt: int
     code: str
     message: str

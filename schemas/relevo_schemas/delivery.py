@@ -17,6 +17,7 @@ class Activation(Record):
     partition: int
     epoch: int
     at: int
+    created_seq: int
     attempt: int
     retries: int
     expiries: int

@@ -65,7 +65,7 @@ class Grown:
 
     def complete(self, keys: Sequence[str]) -> None:
         """Their ends."""
-        self.step([CompleteJob(key, 1, b"null") for key in keys])
+        self.step([CompleteJob(key, 0, 1, b"null") for key in keys])
 
     def probe(self, act: Callable[[], Iterator[Sequence[Any]]]) -> float:
         """Microseconds per job of what ``act`` gives to be decided, the least of all repeats."""
@@ -89,7 +89,7 @@ class Grown:
         for _ in range(PROBE // BATCH):
             keys = self.keys(BATCH)
             yield [CreateJob(job_spec(key=key, type="probe", **fields)) for key in keys]
-            yield [CompleteJob(key, 1, b"null") for key in keys]
+            yield [CompleteJob(key, 0, 1, b"null") for key in keys]
 
 
 def ready(sizes: Sequence[int]) -> Iterator[float]:
@@ -105,7 +105,7 @@ def ready(sizes: Sequence[int]) -> Iterator[float]:
             waiting.extend(keys)
             done, waiting[:BATCH] = waiting[:BATCH], []
             yield [CreateJob(job_spec(key=key, type="probe")) for key in keys]
-            yield [CompleteJob(key, 1, b"null") for key in done]
+            yield [CompleteJob(key, 0, 1, b"null") for key in done]
 
     for size in sizes:
         while len(waiting) < size + window:
@@ -126,7 +126,7 @@ def timers(sizes: Sequence[int]) -> Iterator[float]:
             keys, due = grown.keys(BATCH), at + 15 * nth + 6
             yield [CreateJob(job_spec(key=key, type="probe", run_at=due)) for key in keys]
             yield []
-            yield [CompleteJob(key, 1, b"null") for key in keys]
+            yield [CompleteJob(key, 0, 1, b"null") for key in keys]
 
     for size in sizes:
         while parked < size:
@@ -149,14 +149,14 @@ def leases(sizes: Sequence[int]) -> Iterator[float]:
         for _ in range(PROBE // BATCH):
             keys = grown.keys(BATCH)
             yield [CreateJob(job_spec(key=key, type="probe")) for key in keys]
-            yield [StartJobs("w", tuple(LeaseRef(key, 1, DAY_MS) for key in keys))]
-            yield [CompleteJob(key, 1, b"null") for key in keys]
+            yield [StartJobs("w", tuple(LeaseRef(key, 0, 1, DAY_MS) for key in keys))]
+            yield [CompleteJob(key, 0, 1, b"null") for key in keys]
 
     for size in sizes:
         while running < size:
             keys = grown.keys(BATCH)
             grown.create(keys, "parked")
-            grown.step([StartJobs("w", tuple(LeaseRef(key, 1, DAY_MS) for key in keys))])
+            grown.step([StartJobs("w", tuple(LeaseRef(key, 0, 1, DAY_MS) for key in keys))])
             running += BATCH
         yield grown.probe(through)
 

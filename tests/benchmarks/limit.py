@@ -60,8 +60,8 @@ def records(size: int) -> dict[str, list[bytes]]:
             ("create", encode(CreateJob(spec))),
             ("created", encode(JobCreated(100_000, 1, _NOW, 100_000, spec))),
             ("activated", encode(JobActivated(100_000, 1, _NOW, 100_000, key, 1, 0))),
-            ("activation", encode(Activation(0, 1, _NOW, 1, 3, 0, b"", spec))),
-            ("complete", encode(CompleteJob(key, 1, b"null"))),
+            ("activation", encode(Activation(0, 1, _NOW, 100_000, 1, 3, 0, b"", spec))),
+            ("complete", encode(CompleteJob(key, 100_000, 1, b"null"))),
             ("completed", encode(JobCompleted(100_000, 1, _NOW, 100_000, key, 1, b"null"))),
         ):
             made.setdefault(kind, []).append(record)

@@ -25,21 +25,24 @@ JOB = job_spec(
 )
 PLAIN_JOB = job_spec(key="k", type="t")
 HEAD = (9_000_000_000, 12, 1_700_000_000_123, 8_191)
+SEQ = 8_999_999_999
 BY_TIME = (8_192, 1, 1_700_000_000_123, -1)
 
 SAMPLES: dict[str, Record] = {
     "CreateJob": cmd.CreateJob(JOB),
     "CreateJob of a plain job": cmd.CreateJob(PLAIN_JOB),
-    "StartJobs": cmd.StartJobs("host-1:42", (cmd.LeaseRef(KEY, 3, 30_000), cmd.LeaseRef("b", 1, 0))),
+    "StartJobs": cmd.StartJobs("host-1:42", (cmd.LeaseRef(KEY, SEQ, 3, 30_000), cmd.LeaseRef("b", 0, 1, 0))),
     "StartJobs of none": cmd.StartJobs("", ()),
-    "ExtendJobs": cmd.ExtendJobs("host-1:42", (cmd.LeaseRef(KEY, 3, 45_000), cmd.LeaseRef("b", 1, 1))),
+    "ExtendJobs": cmd.ExtendJobs(
+        "host-1:42", (cmd.LeaseRef(KEY, SEQ, 3, 45_000), cmd.LeaseRef("b", 0, 1, 1))
+    ),
     "ReportSlots": cmd.ReportSlots("host-1:42", "send-email", (0, 3, 70_000)),
     "ReportSlots of none": cmd.ReportSlots("", "", ()),
-    "CheckpointJob": cmd.CheckpointJob(KEY, 3, b'{"page":7}'),
-    "CompleteJob": cmd.CompleteJob(KEY, 3, b'{"id":"m-1"}'),
-    "FailJob": cmd.FailJob(KEY, 3, "connection refused", 1_500, True),
-    "FailJob for good": cmd.FailJob(KEY, 3, "", -1, False),
-    "ThrowError": cmd.ThrowError(KEY, 3, "NO_SUCH_USER", "there is no ada"),
+    "CheckpointJob": cmd.CheckpointJob(KEY, SEQ, 3, b'{"page":7}'),
+    "CompleteJob": cmd.CompleteJob(KEY, SEQ, 3, b'{"id":"m-1"}'),
+    "FailJob": cmd.FailJob(KEY, SEQ, 3, "connection refused", 1_500, True),
+    "FailJob for good": cmd.FailJob(KEY, 0, 3, "", -1, False),
+    "ThrowError": cmd.ThrowError(KEY, SEQ, 3, "NO_SUCH_USER", "there is no ada"),
     "CancelJob": cmd.CancelJob(KEY, "ordered twice"),
     "RetryJob": cmd.RetryJob(KEY, 2),
     "UpdateJob": cmd.UpdateJob(KEY, -100, 1_000),
@@ -62,13 +65,26 @@ SAMPLES: dict[str, Record] = {
     "CommandRejected": ev.CommandRejected(
         *HEAD, KEY, "CompleteJob", "STALE_ATTEMPT", "attempt 4", "attempt 3"
     ),
-    "Activation": delivery.Activation(3, 12, 1_700_000_000_123, 3, 5, 2, b'{"page":7}', JOB),
-    "Activation of a plain job": delivery.Activation(0, 1, 1_700_000_000_123, 1, 3, 0, b"", PLAIN_JOB),
+    "Activation": delivery.Activation(3, 12, 1_700_000_000_123, SEQ, 3, 5, 2, b'{"page":7}', JOB),
+    "Activation of a plain job": delivery.Activation(0, 1, 1_700_000_000_123, 0, 1, 3, 0, b"", PLAIN_JOB),
     "Barrier": delivery.Barrier("node-1", "0190aa", "c0ffee"),
 }
 
 EARLIER: dict[str, Record] = {
-    "Activation without expiries": delivery.Activation(3, 12, 1_700_000_000_123, 3, 5, 0, b"", JOB),
-    "Activation without checkpoint": delivery.Activation(3, 12, 1_700_000_000_123, 3, 5, 2, b"", JOB),
+    "Activation without expiries": delivery.Activation(3, 12, 1_700_000_000_123, 0, 3, 5, 0, b"", JOB),
+    "Activation without checkpoint": delivery.Activation(3, 12, 1_700_000_000_123, 0, 3, 5, 2, b"", JOB),
+    "Activation without created_seq": delivery.Activation(
+        3, 12, 1_700_000_000_123, 0, 3, 5, 2, b'{"page":7}', JOB
+    ),
+    "StartJobs without created_seq": cmd.StartJobs(
+        "host-1:42", (cmd.LeaseRef(KEY, 0, 3, 30_000), cmd.LeaseRef("b", 0, 1, 0))
+    ),
+    "ExtendJobs without created_seq": cmd.ExtendJobs(
+        "host-1:42", (cmd.LeaseRef(KEY, 0, 3, 45_000), cmd.LeaseRef("b", 0, 1, 1))
+    ),
+    "CheckpointJob without created_seq": cmd.CheckpointJob(KEY, 0, 3, b'{"page":7}'),
+    "CompleteJob without created_seq": cmd.CompleteJob(KEY, 0, 3, b'{"id":"m-1"}'),
+    "FailJob without created_seq": cmd.FailJob(KEY, 0, 3, "connection refused", 1_500, True),
+    "ThrowError without created_seq": cmd.ThrowError(KEY, 0, 3, "NO_SUCH_USER", "there is no ada"),
 }
 """What records of retired schemas are read as."""

@@ -24,6 +24,7 @@ from relevo_schemas.codec import (
     decode_job,
     default_codec,
     encode,
+    encode_about,
     encode_json,
     fingerprint,
     job_spec,
@@ -32,9 +33,9 @@ from relevo_schemas.codec import (
 from relevo_schemas.delivery import Activation
 from relevo_schemas.errors import RecordError, RecordFault
 from relevo_schemas.files import load_current
-from relevo_schemas.records import Record
-from tests.contract.samples import JOB, KEY, SAMPLES
-from tests.contract.test_golden_records import plain
+from relevo_schemas.records import Command, Record
+from tests.contract.samples import EARLIER, JOB, KEY, SAMPLES, SEQ
+from tests.contract.test_golden_records import GOLDEN, plain
 
 SCHEMAS = {cls: load_current(cls.__name__) for cls in record_classes()}
 text = st.text(st.characters(codec="utf-8"), max_size=40)
@@ -104,17 +105,17 @@ def test_the_bytes_of_a_job_are_copied() -> None:
     """Encoding it anew at every hand-over costs a leader 40 % of its rate."""
     for value in (encode(cmd.CreateJob(JOB)), encode(ev.JobCreated(1, 1, 1, 1, JOB))):
         assert value.endswith(JOB.body)
-    activation = Activation(3, 4, 5, 6, 7, 8, b"9", JOB)
-    fields = (3, 4, 5, 6, 7, 8, b"9")
+    activation = Activation(3, 4, 5, 6, 7, 8, 9, b"10", JOB)
+    fields = (3, 4, 5, 6, 7, 8, 9, b"10")
     assert default_codec().encode_carrying(Activation, fields, JOB.body) == encode(activation)
 
 
 def test_maps_and_arrays_may_come_in_blocks_with_their_size() -> None:
     """Other libraries write them so."""
     prefix = MARKER + fingerprint(SCHEMAS[cmd.StartJobs])
-    item = b"\x02k\x02\x00"
-    value = prefix + b"\x02w" + b"\x01\x08" + item + b"\x02" + item + b"\x00"
-    assert decode(value) == cmd.StartJobs("w", (cmd.LeaseRef("k", 1, 0), cmd.LeaseRef("k", 1, 0)))
+    item = b"\x02k\x52\x02\x00"
+    value = prefix + b"\x02w" + b"\x01\x0a" + item + b"\x02" + item + b"\x00"
+    assert decode(value) == cmd.StartJobs("w", (cmd.LeaseRef("k", 41, 1, 0), cmd.LeaseRef("k", 41, 1, 0)))
 
 
 # --- Bytes that are no records ---
@@ -192,7 +193,7 @@ def test_each_fault_has_its_name() -> None:
         b"\x01",  # a text of -1 bytes
         b"\x04\xff\xfe\x00",  # a text that is none
         b"\xfe\xff\xff\xff\x0f",  # a text longer than the record
-        b"\x02w\x02\x02k\x80\x80\x80\x80\x80\x01\x00",  # an attempt of more than 32 bits
+        b"\x02w\x02\x02k\x00\x80\x80\x80\x80\x80\x01\x00",  # an attempt of more than 32 bits
     ],
 )
 def test_numbers_that_lie_are_damage(body: bytes) -> None:
@@ -253,13 +254,14 @@ def test_the_job_must_end_where_the_record_ends() -> None:
         cmd.CancelJob(None, ""),  # type: ignore[arg-type]
         cmd.CancelJob(b"k", ""),  # type: ignore[arg-type]
         cmd.CancelJob("\ud800", ""),
-        cmd.CompleteJob("k", 1, "text"),  # type: ignore[arg-type]
-        cmd.CompleteJob("k", 1 << 31, b""),
-        cmd.CompleteJob("k", -(1 << 31) - 1, b""),
-        cmd.CompleteJob("k", 1.5, b""),  # type: ignore[arg-type]
-        cmd.CompleteJob("k", "1", b""),  # type: ignore[arg-type]
-        cmd.FailJob("k", 1, "", 1 << 63, True),
-        cmd.FailJob("k", 1, "", -(1 << 63) - 1, True),
+        cmd.CompleteJob("k", 0, 1, "text"),  # type: ignore[arg-type]
+        cmd.CompleteJob("k", 1 << 63, 1, b""),
+        cmd.CompleteJob("k", 0, 1 << 31, b""),
+        cmd.CompleteJob("k", 0, -(1 << 31) - 1, b""),
+        cmd.CompleteJob("k", 0, 1.5, b""),  # type: ignore[arg-type]
+        cmd.CompleteJob("k", 0, "1", b""),  # type: ignore[arg-type]
+        cmd.FailJob("k", 0, 1, "", 1 << 63, True),
+        cmd.FailJob("k", 0, 1, "", -(1 << 63) - 1, True),
         cmd.UpdateJob("k", 1 << 31, None),
         cmd.StartJobs("w", ("k",)),  # type: ignore[arg-type]
         ev.JobCreated(1, 1, 1, 1, None),  # type: ignore[arg-type]
@@ -282,11 +284,31 @@ def test_a_job_that_does_not_fit_is_an_error(fields: dict[str, Any]) -> None:
 
 
 def test_a_record_that_is_too_long_is_an_error_when_written() -> None:
-    with pytest.raises(RecordError, match="CompleteJob has 1000016 bytes") as caught:
-        encode(cmd.CompleteJob("k", 1, bytes(1_000_000)))
+    with pytest.raises(RecordError, match="CompleteJob has 1000017 bytes") as caught:
+        encode(cmd.CompleteJob("k", 0, 1, bytes(1_000_000)))
     assert caught.value.fault is RecordFault.OVERSIZED
     with pytest.raises(RecordError, match="Activation has"):
-        default_codec().encode_carrying(Activation, (1, 1, 1, 1, 1, 1, b""), bytes(1_000_000))
+        default_codec().encode_carrying(Activation, (1, 1, 1, 1, 1, 1, 1, b""), bytes(1_000_000))
+
+
+@pytest.mark.parametrize(
+    "name", ["StartJobs", "ExtendJobs", "CheckpointJob", "CompleteJob", "FailJob", "ThrowError"]
+)
+def test_a_command_about_an_unknown_job_is_one_that_nodes_of_the_version_before_read(name: str) -> None:
+    """Older nodes than workers: one that can't read a completion refuses it, and the job runs again."""
+    unknown = EARLIER[f"{name} without created_seq"]
+    assert isinstance(unknown, Command)
+    assert encode_about(0, unknown).hex() == GOLDEN[f"{name} without created_seq"]
+    known = SAMPLES[name]
+    assert isinstance(known, Command)
+    assert encode_about(SEQ, known) == encode(known)
+
+
+def test_a_command_in_its_earlier_form_is_held_to_the_same() -> None:
+    with pytest.raises(RecordError, match="CompleteJob has 1000016 bytes"):
+        encode_about(0, cmd.CompleteJob("k", 0, 1, bytes(1_000_000)))
+    with pytest.raises(RecordError, match="FailJob can't be encoded"):
+        encode_about(0, cmd.FailJob("k", 0, 1 << 31, "", 0, True))
 
 
 def test_json_is_written_plainly() -> None:
@@ -330,13 +352,13 @@ def test_nested_records_of_an_earlier_version_are_read_too(name: str) -> None:
     assert codec.encode(record) == encode(SAMPLES[name]), "and is written as a current one"
 
 
-@pytest.mark.parametrize("name", ["Activation"])
-def test_a_field_that_an_earlier_version_lacked_has_its_default(name: str) -> None:
+@pytest.mark.parametrize(("name", "field"), [("Activation", "expiries"), ("Activation", "created_seq")])
+def test_a_field_that_an_earlier_version_lacked_has_its_default(name: str, field: str) -> None:
     """Wherever it stands among the others, each must get its own value."""
-    old = earlier(name, without="expiries")
-    sample = {**plain(SAMPLES[name]), "expiries": 0}
+    old = earlier(name, without=field)
+    sample = {**plain(SAMPLES[name]), field: 0}
     datum = {"shard": 4, **sample}
-    del datum["expiries"]
+    del datum[field]
     record = Codec(record_classes(), retired=[old]).decode(by_fastavro(old, datum))
     assert plain(record) == sample
 
@@ -351,7 +373,7 @@ def test_a_lacking_field_in_the_middle_moves_no_other(monkeypatch: pytest.Monkey
     datum = {"shard": 4, **plain(SAMPLES["FailJob"])}
     del datum["attempt"]
     record = Codec([cmd.FailJob], retired=[old]).decode(by_fastavro(old, datum))
-    assert record == cmd.FailJob(KEY, 7, "connection refused", 1_500, True)
+    assert record == cmd.FailJob(KEY, SEQ, 7, "connection refused", 1_500, True)
 
 
 def test_a_damaged_record_of_an_earlier_version_is_damaged() -> None:

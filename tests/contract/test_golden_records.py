@@ -56,6 +56,15 @@ def plain_item(item: Any) -> Any:
     return item
 
 
+def says_no_more(found: Any, expected: Any) -> bool:
+    """Whether ``found`` holds nothing that ``expected`` doesn't, in its parts as well."""
+    if isinstance(found, dict):
+        return all(name in expected and says_no_more(found[name], expected[name]) for name in found)
+    if isinstance(found, list):
+        return len(found) == len(expected) and all(map(says_no_more, found, expected))
+    return bool(found == expected)
+
+
 def test_every_kind_has_its_bytes_here() -> None:
     assert {name.split()[0] for name in SAMPLES} == KINDS.keys()
     assert GOLDEN.keys() == SAMPLES.keys() | EARLIER.keys()
@@ -95,7 +104,7 @@ def test_a_retired_record_is_read_with_nothing_but_fastavro_and_the_schema_file(
             if value[2:HEADER_LENGTH].hex() == mark:
                 datum = fastavro.schemaless_reader(io.BytesIO(value[HEADER_LENGTH:]), schema, None)
                 assert isinstance(datum, dict)
-                assert datum.items() <= plain(EARLIER[name]).items()
+                assert says_no_more(datum, plain(EARLIER[name]))
 
 
 @pytest.mark.parametrize("name", SAMPLES)

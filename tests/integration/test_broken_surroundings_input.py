@@ -83,7 +83,7 @@ BAD = {
     "an absurd priority": (create(priority=2**31 - 1), "CreateJob", "INVALID"),
     "a time of the year 300000": (create(run_at=2**53), "CreateJob", "INVALID"),
     "another partition's key": (create(key=key_of(1)), "CreateJob", "WRONG_PARTITION"),
-    "a job that nobody made": (encode(CompleteJob(key_of(0), 1, b"")), "CompleteJob", "NOT_FOUND"),
+    "a job that nobody made": (encode(CompleteJob(key_of(0), 0, 1, b"")), "CompleteJob", "NOT_FOUND"),
 }
 
 

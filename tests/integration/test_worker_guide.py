@@ -267,7 +267,7 @@ def test_a_lost_export_stops_before_its_next_page(world: World) -> None:
     """A lost attempt that returns would count as done."""
     export = next(load(each) for each in worker_blocks() if each.module == "export_worker")["export_orders"]
     spec = job_spec(key="e-1", type="export-orders", variables=b'{"pages": 3}')
-    job = Job(Activation(0, 1, 1, 1, 3, 0, b"", spec))
+    job = Job(Activation(0, 1, 1, 1, 1, 3, 0, b"", spec))
     job._mark_lost("the job is CANCELLED already")
     with pytest.raises(relevo.Fail, match="stopped at page 0: the job is CANCELLED already"):
         export(job)

@@ -73,7 +73,8 @@ class WorkerStats:
         failed: Attempts that failed, with an acknowledged report.
         errored: Jobs ended with a business error.
         duplicates_suppressed: Activations of jobs that were done before, or ran here already.
-        stale_dropped: Activations dropped unstarted, since their partition was no longer ours.
+        stale_dropped: Activations dropped unstarted, since their partition was no longer ours, or their
+            job or attempt is over.
         claim_waits: Times another worker held the claim.
         claim_wait_ms: How long jobs have waited for such claims, in milliseconds.
         unknown_claims: Claims that the dedup store gave no clear answer to.

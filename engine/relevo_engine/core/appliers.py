@@ -172,7 +172,9 @@ def _created(state: State, event: ev.JobCreated) -> None:
     if lane is None:
         lane = state.lanes[spec.type] = Lane(spec.type, ReadyQueue(state.jobs))
     to = _SCHEDULED if spec.run_at > event.at else _READY
-    job = Job(key, lane.name, spec.body, spec.priority, spec.retries, spec.expires_at, to, event.at)
+    job = Job(
+        key, lane.name, spec.body, spec.priority, spec.retries, spec.expires_at, to, event.at, event.seq
+    )
     state.jobs[key] = job
     lane.counts[to] += 1
     if to is _READY:

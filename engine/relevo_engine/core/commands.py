@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from relevo_engine.core import checks
 from relevo_engine.core.channels import ChannelState
@@ -58,8 +58,28 @@ def _elsewhere(turn: Turn, key: str) -> Fault | None:
     )
 
 
-def _not_under_way(job: Job, attempt: int) -> Fault | None:
-    """Why ``attempt`` is not the one that runs now, None where it is."""
+_OfAttempt: TypeAlias = cmd.LeaseRef | cmd.CompleteJob | cmd.FailJob | cmd.ThrowError | cmd.CheckpointJob
+
+
+def _of_other_job(job: Job, told: _OfAttempt) -> Fault | None:
+    """Why ``told`` is about another job than ``job``, which has its key; None where it is not, or may not be.
+
+    An attempt of a job that has ended may be late for longer than the engine remembers that job. Attempts of
+    the next one with its key count from 1 again.
+    """
+    if told.created_seq == job.created_seq or not told.created_seq or not job.created_seq:
+        return None
+    expected = f"the job that event {told.created_seq} created"
+    return Fault(Reason.NOT_FOUND, expected, f"the one that event {job.created_seq} created")
+
+
+def _not_under_way(job: Job, told: _OfAttempt) -> Fault | None:
+    """Why the attempt that is told of is not the one that runs now, None where it is."""
+    attempt = told.attempt
+    if told.created_seq != job.created_seq:
+        fault = _of_other_job(job, told)
+        if fault is not None:
+            return fault
     if attempt == job.attempt and job.state is JobState.ACTIVE:
         return None
     fault = checks.check_attempt(attempt, job.attempt)
@@ -143,6 +163,8 @@ def _complete(turn: Turn, command: cmd.CompleteJob) -> list[Event]:
     if job is None:
         return [turn.refuse(command, key, _absent(turn, key))]
     fault = checks.check_attempt(attempt, job.attempt) or checks.check_result(turn.rules, command.result)
+    if command.created_seq != job.created_seq:
+        fault = _of_other_job(job, command) or fault
     if fault is not None:
         return [turn.refuse(command, key, fault)]
     return [ev.JobCompleted(*turn.head(), key, attempt, command.result)]
@@ -153,7 +175,7 @@ def _fail(turn: Turn, command: cmd.FailJob) -> list[Event]:
     job = turn.state.jobs.get(key)
     if job is None:
         return [turn.refuse(command, key, _absent(turn, key))]
-    fault = _not_under_way(job, attempt)
+    fault = _not_under_way(job, command)
     if fault is None and not -1 <= pause <= turn.rules.pause_ms_max:
         fault = checks.invalid(f"retry_in_ms from -1 to {turn.rules.pause_ms_max}", pause)
     if fault is not None:
@@ -184,7 +206,7 @@ def backoff_ms(job: Job) -> int:
 def _throw(turn: Turn, command: cmd.ThrowError) -> list[Event]:
     key, rules = command.key, turn.rules
     job = turn.state.jobs.get(key)
-    fault = _absent(turn, key) if job is None else _not_under_way(job, command.attempt)
+    fault = _absent(turn, key) if job is None else _not_under_way(job, command)
     fault = fault or checks.check_name(rules, "code", command.code)
     if fault is not None:
         return [turn.refuse(command, key, fault)]
@@ -195,7 +217,7 @@ def _throw(turn: Turn, command: cmd.ThrowError) -> list[Event]:
 def _checkpoint(turn: Turn, command: cmd.CheckpointJob) -> list[Event]:
     key, attempt, detail = command.key, command.attempt, command.detail
     job = turn.state.jobs.get(key)
-    fault = _absent(turn, key) if job is None else _not_under_way(job, attempt)
+    fault = _absent(turn, key) if job is None else _not_under_way(job, command)
     fault = fault or checks.check_checkpoint(turn.rules, detail)
     if fault is not None:
         return [turn.refuse(command, key, fault)]
@@ -243,7 +265,7 @@ def _extend(turn: Turn, command: cmd.ExtendJobs) -> list[Event]:
             continue
         job = turn.state.jobs[ref.key]
         lease_ms = ref.lease_ms or job.spec().lease_ms
-        fault = _not_under_way(job, ref.attempt) or checks.check_lease(turn.rules, lease_ms)
+        fault = _not_under_way(job, ref) or checks.check_lease(turn.rules, lease_ms)
         if fault is None:
             turn.leases.arm(ref.key, turn.at + lease_ms)
         else:
@@ -275,7 +297,7 @@ def _start_one(
         events.append(turn.refuse(command, ref.key, _absent(turn, ref.key), len(events)))
         return
     lease_ms = ref.lease_ms or job.spec().lease_ms
-    fault = _not_under_way(job, ref.attempt) or checks.check_lease(turn.rules, lease_ms)
+    fault = _not_under_way(job, ref) or checks.check_lease(turn.rules, lease_ms)
     if fault is not None:
         events.append(turn.refuse(command, ref.key, fault, len(events)))
         return

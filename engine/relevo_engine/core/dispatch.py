@@ -20,6 +20,7 @@ class Handover(NamedTuple):
     event: JobActivated
     type: str
     partition: int
+    created_seq: int
     retries: int
     expiries: int
     checkpoint: bytes
@@ -32,8 +33,8 @@ class Handover(NamedTuple):
         event = self.event
         job = decode_job(self.body)
         return Activation(
-            self.partition, event.epoch, event.at, event.attempt, self.retries, self.expiries,
-            self.checkpoint, job,
+            self.partition, event.epoch, event.at, self.created_seq, event.attempt, self.retries,
+            self.expiries, self.checkpoint, job,
         )  # fmt: skip
 
 
@@ -83,8 +84,9 @@ class Dispatcher:
         event = JobActivated(*turn.head(), key, job.attempt + 1, self._slot(turn, job, slots))
         checkpoint = turn.state.checkpoints.get(key, b"")
         return Handover(
-            event, lane.name, turn.rules.partition, job.retries, job.lease_expiries, checkpoint, job.body
-        )
+            event, lane.name, turn.rules.partition, job.created_seq, job.retries, job.lease_expiries,
+            checkpoint, job.body,
+        )  # fmt: skip
 
     def _slot(self, turn: Turn, job: Job, slots: int) -> int:
         """Where to send ``job``: to the partition's own slots in turn.

@@ -56,6 +56,8 @@ class Job:
         failures: Failures since the creation or the last retry by request.
         attempt: Number of the last hand-over, 0 before the first.
         lease_expiries: Attempts that fell silent since the creation or the last retry by request.
+        created_seq: Number of the event that created it, by which it differs from an earlier job of the same
+            key; 0: not known, as it comes from a snapshot of an earlier version.
         created_at: When it was created, in milliseconds since the Unix epoch like all times here.
         since: When it entered its state.
         due_at: SCHEDULED: when it becomes ready; otherwise 0.
@@ -73,6 +75,7 @@ class Job:
         "body",
         "cause",
         "created_at",
+        "created_seq",
         "due_at",
         "entry",
         "error",
@@ -99,6 +102,7 @@ class Job:
         expires_at: int,
         state: JobState,
         at: int,
+        seq: int,
     ) -> None:
         self.key = key
         self.type = type
@@ -109,6 +113,7 @@ class Job:
         self.failures = 0
         self.attempt = 0
         self.lease_expiries = 0
+        self.created_seq = seq
         self.created_at = at
         self.since = at
         self.due_at = 0

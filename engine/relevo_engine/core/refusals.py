@@ -15,7 +15,8 @@ class Reason(StrEnum):
     ALREADY_FINISHED = "ALREADY_FINISHED"
     """The job ended in another way; ``found`` is how."""
     NOT_FOUND = "NOT_FOUND"
-    """No job has this key, or it ended so long ago that it is forgotten."""
+    """No job has this key, or it ended so long ago that it is forgotten; by now a later one may have its key,
+    of which a worker's command doesn't speak."""
     STALE_ATTEMPT = "STALE_ATTEMPT"
     """The job has been handed out anew since."""
     NOT_ACTIVE = "NOT_ACTIVE"

@@ -17,6 +17,8 @@ Fields = Mapping[str, Any]
 
 _STATES: Final = tuple(JobState)
 _SCHEDULED, _READY = range(2)
+_JOB_COLUMNS_BEFORE: Final = 19
+"""Of versions that didn't remember which event had created a job."""
 
 
 class CopyReader:
@@ -158,6 +160,7 @@ class Restoration:
                 record["expires_at"],
                 [OPEN_STATES[number] for number in record["states"]],
                 record["created_at"],
+                _created_seqs(record),
             )
         )
         if since != record["created_at"]:
@@ -225,6 +228,17 @@ class Restoration:
                 _unfit(f"{key!r} finished", _STATES[number].value)
             state.finished[key] = (_STATES[number], at, self._lanes[lane_at].name, attempt)
             state.finished_order.append(key)
+
+
+def _created_seqs(record: Fields) -> list[int]:
+    """Numbers of the events that created the jobs; 0 where the version that wrote it didn't know them.
+
+    Such a version is told by the count: where the name alone is damaged, nothing else would notice.
+    """
+    if len(record) == _JOB_COLUMNS_BEFORE:
+        return [0] * len(record["keys"])
+    found: list[int] = record["created_seqs"]
+    return found
 
 
 def _unfit(expected: str, found: str) -> NoReturn:

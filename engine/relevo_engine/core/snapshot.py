@@ -34,13 +34,13 @@ NUMBER_OF: Final = {state: number for number, state in enumerate(JobState)}
 Row = tuple[Any, ...]
 _row: Final = attrgetter(
     "key", "type", "body", "state", "priority", "retries", "created_at", "since", "due_at", "expires_at",
-    "entry", "failures", "attempt", "lease_expiries", "slot", "worker", "cause", "error",
+    "entry", "created_seq", "failures", "attempt", "lease_expiries", "slot", "worker", "cause", "error",
 )  # fmt: skip
-_PROGRESS_AT: Final = 11
+_PROGRESS_AT: Final = 12
 _NO_PROGRESS: Final = (0, 0, 0, -1, "", "", "")
 _JOB_COLUMNS: Final = (
     "keys", "types", "bodies", "states", "priorities", "retries", "created_at", "since", "due_at",
-    "expires_at", "ready_seqs",
+    "expires_at", "ready_seqs", "created_seqs",
 )  # fmt: skip
 _PROGRESS_COLUMNS: Final = (
     "changed", "failures", "attempts", "lease_expiries", "slots", "workers", "causes", "errors",

@@ -58,7 +58,7 @@ def stale_start(patch: pytest.MonkeyPatch) -> None:
     """A start of an old attempt begins the lease of the present one."""
     running = appliers._running
 
-    def under_way(job: Any, attempt: int) -> Any:
+    def under_way(job: Any, told: Any) -> Any:
         return None if job.attempt and str(job.state) == "ACTIVE" else Fault(Reason.NOT_ACTIVE, "", "")
 
     patch.setattr(commands, "_not_under_way", under_way)

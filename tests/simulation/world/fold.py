@@ -29,6 +29,7 @@ class JobLine:
     slot: int = -1
     type: str = ""
     checkpoint: bytes = b""
+    created_seq: int = 0
 
     @property
     def open(self) -> bool:
@@ -73,7 +74,7 @@ class Fold:
                 key = event.job.key
                 self._expect(key not in jobs, event, "no job completed twice: its key makes another job")
                 state = "SCHEDULED" if event.job.run_at > event.at else "READY"
-                jobs[key] = JobLine(state, type=event.job.type)
+                jobs[key] = JobLine(state, type=event.job.type, created_seq=event.seq)
                 return
         key = event.key  # type: ignore[attr-defined]
         job = jobs.get(key)

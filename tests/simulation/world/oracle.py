@@ -174,10 +174,12 @@ class Oracle:
         """The activation stands in the same transaction, and says how far the attempts before it came."""
         assert record.txn is not None
         place = self._kafka.partition(ACTIVATIONS + line.type, event.slot)
-        due = (event.key, event.attempt, line.checkpoint)
+        due = (event.key, line.created_seq, event.attempt, line.checkpoint)
         for other in record.txn.records.get(place, ()):
             found = decode(other.value)
-            if isinstance(found, Activation) and (found.job.key, found.attempt, found.checkpoint) == due:
+            if not isinstance(found, Activation):
+                continue
+            if (found.job.key, found.created_seq, found.attempt, found.checkpoint) == due:
                 return
         self.violate("way forward", f"{due} has no activation in {place.topic}")
 

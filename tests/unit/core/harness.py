@@ -144,14 +144,19 @@ class Partition:
     def create(self, key: str = "k", **fields: Any) -> list[Event]:
         return self.send(cmd.CreateJob(spec(key, **fields)))
 
+    def created(self, key: str) -> int:
+        """Number of the event that created the job that has ``key`` now; 0 where none is open."""
+        job = self.state.jobs.get(key)
+        return job.created_seq if job is not None else 0
+
     def start(self, key: str = "k", attempt: int = 1, worker: str = "w1") -> list[Event]:
-        return self.send(cmd.StartJobs(worker, (cmd.LeaseRef(key, attempt, 0),)))
+        return self.send(cmd.StartJobs(worker, (cmd.LeaseRef(key, self.created(key), attempt, 0),)))
 
     def extend(self, key: str = "k", attempt: int = 1, lease_ms: int = 30_000) -> list[Event]:
-        return self.send(cmd.ExtendJobs("w1", (cmd.LeaseRef(key, attempt, lease_ms),)))
+        return self.send(cmd.ExtendJobs("w1", (cmd.LeaseRef(key, self.created(key), attempt, lease_ms),)))
 
     def complete(self, key: str = "k", attempt: int = 1, result: bytes = b"") -> list[Event]:
-        return self.send(cmd.CompleteJob(key, attempt, result))
+        return self.send(cmd.CompleteJob(key, self.created(key), attempt, result))
 
     def fail(
         self,
@@ -162,7 +167,7 @@ class Partition:
         retriable: bool = True,
         error: str = "boom",
     ) -> list[Event]:
-        return self.send(cmd.FailJob(key, attempt, error, retry_in_ms, retriable))
+        return self.send(cmd.FailJob(key, self.created(key), attempt, error, retry_in_ms, retriable))
 
 
 def spec(key: str = "k", **fields: Any) -> JobSpec:

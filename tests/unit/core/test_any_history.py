@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 from unittest.mock import patch
 
 from hypothesis import settings
@@ -30,6 +28,7 @@ from tests.unit.core.harness import (
     snapshot,
     spec,
 )
+from tests.unit.core.stories import check_stories, created_before, silent_before, stored_before
 
 PARTITIONS = 2
 KEYS = keys_of(0, PARTITIONS, 9)
@@ -39,6 +38,8 @@ TYPES = ("plain", "plain", "plain", "plain", "wide", "wide", "wide", "later", "b
 picks = st.integers(0, 19)
 """Mostly one of the open jobs, see `AnyHistory.key`: a history of jobs that aren't there teaches little."""
 attempts = st.sampled_from([0, 0, 0, 0, 0, 0, -1, 1, -100])  # relative to the current one
+whose = st.sampled_from(["own", "own", "own", "own", "unknown", "earlier"])
+"""Which of the jobs that had the key a worker speaks of."""
 pauses = st.sampled_from([0, 1, 90, 700, 4_000, 12_000])
 
 
@@ -112,13 +113,46 @@ class AnyHistory(RuleBasedStateMachine):
         job = self.p.state.jobs.get(key)
         return max((job.attempt if job is not None else 1) + relative, -1)
 
+    def seq(self, key: str, whose: str) -> int:
+        """Number of the event that created the key's job, or the one before that where there was one."""
+        created = self.p.created(key)
+        if whose == "unknown":
+            return 0
+        earlier = [each.seq for each in only(self.p.events, ev.JobCreated) if each.job.key == key]
+        return earlier[-2] if whose == "earlier" and created and len(earlier) > 1 else created
+
+    def ref(self, pick: int, relative: int, whose: str, lease_ms: int = 0) -> cmd.LeaseRef:
+        key = self.key(pick)
+        return cmd.LeaseRef(key, self.seq(key, whose), self.attempt(key, relative), lease_ms)
+
+    def spoken_of_in_vain(self, command: Command | bytes | None) -> set[str]:
+        """Keys whose present job isn't the one that the command is about."""
+        about: dict[str, bool] = {}
+        for each in getattr(command, "jobs", [command]):
+            told = getattr(each, "created_seq", 0)
+            if told:
+                other = self.p.created(each.key) not in (0, told)
+                about[each.key] = other and about.get(each.key, True)
+            elif hasattr(each, "key"):
+                about[each.key] = False
+        return {key for key, other in about.items() if other}
+
     def send(self, *commands: Command | bytes | None) -> None:
         """Each command in a step of its own: what it changes by being refused is nothing."""
         for command in commands:
             before = snapshot(self.p.state)
             offset = self.p.offset
+            in_vain = self.spoken_of_in_vain(command)
+            leases = {key: self.p.machine._leases.until(key) for key in in_vain}
             events = self.p.send(command)
             mine = [event for event in events if event.source == offset]
+            for event in mine:
+                if getattr(event, "key", "") in in_vain:
+                    assert isinstance(event, ev.CommandRejected), (
+                        "an earlier job's attempt counts for this one"
+                    )
+            if len(events) == len(mine):
+                assert leases == {key: self.p.machine._leases.until(key) for key in in_vain}
             others = {event.key for event in events if event.source != offset}  # type: ignore[attr-defined]
             if mine and all(isinstance(event, ev.CommandRejected) for event in mine):
                 after = snapshot(self.p.state)
@@ -162,37 +196,40 @@ class AnyHistory(RuleBasedStateMachine):
         )
 
     @rule(
-        which=st.lists(st.tuples(picks, attempts), min_size=1, max_size=3),
+        which=st.lists(st.tuples(picks, attempts, whose), min_size=1, max_size=3),
         worker=st.sampled_from(["w1", "w2"]),
     )
-    def start(self, which: Sequence[tuple[int, int]], worker: str) -> None:
-        named = [(self.key(pick), relative) for pick, relative in which]
-        refs = tuple(cmd.LeaseRef(key, self.attempt(key, relative), 0) for key, relative in named)
-        self.send(cmd.StartJobs(worker, refs))
+    def start(self, which: Sequence[tuple[int, int, str]], worker: str) -> None:
+        self.send(cmd.StartJobs(worker, tuple(self.ref(*each) for each in which)))
 
     @rule(
-        which=st.lists(st.tuples(picks, attempts), min_size=1, max_size=3),
+        which=st.lists(st.tuples(picks, attempts, whose), min_size=1, max_size=3),
         lease_ms=st.sampled_from([1, 150, 6_000]),
     )
-    def extend(self, which: Sequence[tuple[int, int]], lease_ms: int) -> None:
-        named = [(self.key(pick), relative) for pick, relative in which]
-        refs = tuple(cmd.LeaseRef(key, self.attempt(key, relative), lease_ms) for key, relative in named)
-        self.send(cmd.ExtendJobs("w1", refs))
+    def extend(self, which: Sequence[tuple[int, int, str]], lease_ms: int) -> None:
+        self.send(cmd.ExtendJobs("w1", tuple(self.ref(*each, lease_ms) for each in which)))
 
-    @rule(pick=picks, relative=attempts)
-    def complete(self, pick: int, relative: int) -> None:
+    @rule(pick=picks, relative=attempts, whose=whose)
+    def complete(self, pick: int, relative: int, whose: str) -> None:
         key = self.key(pick)
-        self.send(cmd.CompleteJob(key, self.attempt(key, relative), b"{}"))
+        self.send(cmd.CompleteJob(key, self.seq(key, whose), self.attempt(key, relative), b"{}"))
 
-    @rule(pick=picks, relative=attempts, pause=st.sampled_from([-1, -1, 0, 500, -7]), retriable=st.booleans())
-    def fail(self, pick: int, relative: int, pause: int, retriable: bool) -> None:
+    @rule(
+        pick=picks,
+        relative=attempts,
+        whose=whose,
+        pause=st.sampled_from([-1, -1, 0, 500, -7]),
+        retriable=st.booleans(),
+    )
+    def fail(self, pick: int, relative: int, whose: str, pause: int, retriable: bool) -> None:
         key = self.key(pick)
-        self.send(cmd.FailJob(key, self.attempt(key, relative), "boom", pause, retriable))
+        told = (key, self.seq(key, whose), self.attempt(key, relative))
+        self.send(cmd.FailJob(*told, "boom", pause, retriable))
 
-    @rule(pick=picks, relative=attempts, detail=st.sampled_from([b"1", b"2", b"", b"x" * 70]))
-    def checkpoint(self, pick: int, relative: int, detail: bytes) -> None:
+    @rule(pick=picks, relative=attempts, whose=whose, detail=st.sampled_from([b"1", b"2", b"", b"x" * 70]))
+    def checkpoint(self, pick: int, relative: int, whose: str, detail: bytes) -> None:
         key = self.key(pick)
-        self.send(cmd.CheckpointJob(key, self.attempt(key, relative), detail))
+        self.send(cmd.CheckpointJob(key, self.seq(key, whose), self.attempt(key, relative), detail))
 
     @rule(
         worker=st.sampled_from(["w1", "w2", "w3"]),
@@ -202,10 +239,11 @@ class AnyHistory(RuleBasedStateMachine):
     def report_slots(self, worker: str, job_type: str, slots: Sequence[int]) -> None:
         self.send(cmd.ReportSlots(worker, job_type, tuple(slots)))
 
-    @rule(pick=picks, relative=attempts)
-    def throw(self, pick: int, relative: int) -> None:
+    @rule(pick=picks, relative=attempts, whose=whose)
+    def throw(self, pick: int, relative: int, whose: str) -> None:
         key = self.key(pick)
-        self.send(cmd.ThrowError(key, self.attempt(key, relative), "NO_SUCH_USER", "there is none"))
+        told = (key, self.seq(key, whose), self.attempt(key, relative))
+        self.send(cmd.ThrowError(*told, "NO_SUCH_USER", "there is none"))
 
     @rule(pick=picks)
     def cancel(self, pick: int) -> None:
@@ -234,14 +272,23 @@ class AnyHistory(RuleBasedStateMachine):
     def work(self, pick: int, fails: bool, lease_ms: int) -> None:
         """A worker that does as it should, so that histories get on."""
         key = self.key(pick)
-        attempt = self.attempt(key, 0)
-        self.send(cmd.StartJobs("w3", (cmd.LeaseRef(key, attempt, 0),)))
+        told = (key, self.seq(key, "own"), self.attempt(key, 0))
+        self.send(cmd.StartJobs("w3", (cmd.LeaseRef(*told, 0),)))
         if lease_ms:
-            self.send(cmd.ExtendJobs("w3", (cmd.LeaseRef(key, attempt, lease_ms),)))
+            self.send(cmd.ExtendJobs("w3", (cmd.LeaseRef(*told, lease_ms),)))
         elif fails:
-            self.send(cmd.FailJob(key, attempt, "boom", -1, True))
+            self.send(cmd.FailJob(*told, "boom", -1, True))
         else:
-            self.send(cmd.CompleteJob(key, attempt, b"{}"))
+            self.send(cmd.CompleteJob(*told, b"{}"))
+
+    @rule(pick=picks)
+    def use_anew(self, pick: int) -> None:
+        """A job that ended is forgotten, and its key makes another."""
+        key = self.key(pick)
+        self.send(cmd.CancelJob(key, "enough"))
+        self.p.step(self.p.rules.finished_window_ms + 1)
+        anew = cmd.CreateJob(spec(key, type="plain", lease_ms=3_000, backoff_ms=200))
+        self.send(anew, anew)  # the first one may be what makes it forget
 
     @rule()
     def open_later(self) -> None:
@@ -292,65 +339,9 @@ class AnyHistory(RuleBasedStateMachine):
         activated = [(event.key, event.attempt, event.at) for event in only(self.p.events, ev.JobActivated)]
         written = [(each.job.key, each.attempt, each.at) for _, _, each in self.p.activations]
         assert activated == written
+        assert [each.created_seq for _, _, each in self.p.activations] == created_before(self.p.events)
         assert [each.expiries for _, _, each in self.p.activations] == silent_before(self.p.events)
         assert [each.checkpoint for _, _, each in self.p.activations] == stored_before(self.p.events)
-
-
-def check_stories(events: Sequence[Event]) -> None:
-    """An account of the log that knows nothing of the appliers.
-
-    Each job begins once, ends at most once, and its attempts count up from 1.
-    """
-    attempts: dict[str, int] = {}
-    completions: Counter[str] = Counter()
-    for event in events:
-        if isinstance(event, ev.CommandRejected | ev.LeaderElected):
-            continue
-        if isinstance(event, ev.JobCreated):
-            assert event.job.key not in attempts
-            attempts[event.job.key] = 0
-            completions[event.job.key] = 0
-            continue
-        key: Any = event.key  # type: ignore[attr-defined]
-        assert key in attempts, f"{event} speaks of a job that isn't open"
-        if isinstance(event, ev.JobActivated):
-            attempts[key] += 1
-            assert event.attempt == attempts[key]
-        elif isinstance(event, ev.JobCompleted | ev.JobErrored | ev.JobCancelled | ev.JobExpired):
-            del attempts[key]
-            completions[key] += 1
-    assert all(count <= 1 for count in completions.values())
-
-
-def stored_before(events: Sequence[Event]) -> list[bytes]:
-    """Per activation, what earlier attempts of the job had stored last."""
-    stored: dict[str, bytes] = {}
-    found = []
-    for event in events:
-        if isinstance(event, ev.JobCheckpointed):
-            stored[event.key] = event.detail
-        elif isinstance(event, ev.JobCreated):
-            stored.pop(event.job.key, None)
-        elif isinstance(event, ev.JobActivated):
-            found.append(stored.get(event.key, b""))
-    return found
-
-
-def silent_before(events: Sequence[Event]) -> list[int]:
-    """Per activation, how many attempts had fallen silent by then, since the last retry by request."""
-    silent: Counter[str] = Counter()
-    found = []
-    for event in events:
-        if isinstance(event, ev.JobTimedOut):
-            silent[event.key] += event.cause != "UNCLAIMED"
-            assert event.expiries == silent[event.key]
-        elif isinstance(event, ev.JobCreated):
-            del silent[event.job.key]
-        elif isinstance(event, ev.JobRetried):
-            del silent[event.key]
-        elif isinstance(event, ev.JobActivated):
-            found.append(silent[event.key])
-    return found
 
 
 AnyHistory.TestCase.settings = settings(stateful_step_count=40)

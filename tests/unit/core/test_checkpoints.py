@@ -20,7 +20,7 @@ PAGE = b'{"page":7}'
 
 
 def store(p: Partition, detail: bytes = PAGE, *, key: str = "k", attempt: int = 1) -> list[Event]:
-    return p.send(cmd.CheckpointJob(key, attempt, detail))
+    return p.send(cmd.CheckpointJob(key, 0, attempt, detail))
 
 
 def handed_over(p: Partition) -> list[tuple[int, bytes]]:
@@ -86,7 +86,7 @@ def test_a_job_that_ended_leaves_nothing_in_memory(end: str) -> None:
         case "cancel":
             p.send(cmd.CancelJob("k", ""))
         case "throw":
-            p.send(cmd.ThrowError("k", 1, "E", ""))
+            p.send(cmd.ThrowError("k", 0, 1, "E", ""))
         case _:
             p.step(LEASE)
     assert p.where("k") not in (JobState.ACTIVE, None)

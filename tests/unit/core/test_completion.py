@@ -84,7 +84,7 @@ def test_unknown_keys_are_answered(p: Partition) -> None:
 
 def test_a_business_error_ends_the_job(p: Partition) -> None:
     p.create("k")
-    (event,) = p.send(cmd.ThrowError("k", 1, "NO_SUCH_USER", "x" * 5_000))
+    (event,) = p.send(cmd.ThrowError("k", 0, 1, "NO_SUCH_USER", "x" * 5_000))
     assert isinstance(event, ev.JobErrored)
     assert (event.code, len(event.message)) == ("NO_SUCH_USER", 4_096)
     assert p.where("k") is JobState.ERRORED
@@ -95,5 +95,5 @@ def test_a_business_error_needs_the_attempt_that_runs(p: Partition) -> None:
     p.create("k", lease_ms=1_000)
     p.start("k")
     p.step(1_000)
-    assert refusals(p.send(cmd.ThrowError("k", 1, "C", ""))) == [("STALE_ATTEMPT", "attempt 1")]
-    assert refusals(p.send(cmd.ThrowError("k", 2, "c" * 257, ""))) == [("INVALID", "257 bytes")]
+    assert refusals(p.send(cmd.ThrowError("k", 0, 1, "C", ""))) == [("STALE_ATTEMPT", "attempt 1")]
+    assert refusals(p.send(cmd.ThrowError("k", 0, 2, "c" * 257, ""))) == [("INVALID", "257 bytes")]

@@ -48,7 +48,7 @@ def test_padding_in_a_jobs_encoding_goes_no_further() -> None:
     created, _ = p.send(value[:number] + b"\x80" * 950_000 + value[number:])
     assert isinstance(created, ev.JobCreated)
     assert created.job == spec("k", priority=0)
-    p.send(cmd.CheckpointJob("k", 1, b"x" * 60_000))
+    p.send(cmd.CheckpointJob("k", 0, 1, b"x" * 60_000))
     p.fail("k", retry_in_ms=0)
     assert [activation.attempt for _, _, activation in p.activations] == [1, 2]
 

@@ -9,7 +9,7 @@ import pytest
 from relevo_engine.core.job import JobState
 from relevo_schemas import events as ev
 from tests.unit.core.harness import Partition, check_consistent, only, refusals, rules
-from tests.unit.core.test_any_history import check_stories
+from tests.unit.core.stories import check_stories
 
 LEASE = 10_000
 STEPS = ("expire", "start 2", "complete 1", "complete 2", "fail 1", "failover")

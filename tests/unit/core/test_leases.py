@@ -76,7 +76,7 @@ def test_a_worker_may_ask_for_another_lease_than_the_jobs_own() -> None:
     """Its handler takes longer: neither a start nor a failover may cut it to the job's own lease."""
     p = Partition(rules())
     p.create("k", lease_ms=LEASE)
-    (event,) = p.send(cmd.StartJobs("w1", (cmd.LeaseRef("k", 1, 5 * LEASE),)))
+    (event,) = p.send(cmd.StartJobs("w1", (cmd.LeaseRef("k", 0, 1, 5 * LEASE),)))
     assert isinstance(event, ev.JobStarted)
     assert p.step(5 * LEASE - 1) == []
     p.failover()
@@ -90,7 +90,7 @@ def test_start_and_extension_in_either_order_give_the_lease_that_was_asked_for(
 ) -> None:
     p = Partition(rules())
     p.create("k", lease_ms=LEASE)
-    refs = (cmd.LeaseRef("k", 1, 5 * LEASE),)
+    refs = (cmd.LeaseRef("k", 0, 1, 5 * LEASE),)
     for command in (first, cmd.ExtendJobs if first is cmd.StartJobs else cmd.StartJobs):
         p.send(command("w1", refs))
     assert p.step(5 * LEASE - 1) == []
@@ -102,10 +102,10 @@ def test_extensions_that_are_refused_say_which() -> None:
     p.create("b")
     p.start("a")
     refs = (
-        cmd.LeaseRef("a", 1, LEASE),
-        cmd.LeaseRef("a", 1, 5),
-        cmd.LeaseRef("b", 2, LEASE),
-        cmd.LeaseRef("c", 1, LEASE),
+        cmd.LeaseRef("a", 0, 1, LEASE),
+        cmd.LeaseRef("a", 0, 1, 5),
+        cmd.LeaseRef("b", 0, 2, LEASE),
+        cmd.LeaseRef("c", 0, 1, LEASE),
     )
     assert refusals(p.send(cmd.ExtendJobs("w1", refs))) == [
         ("INVALID", "5"),
@@ -114,7 +114,7 @@ def test_extensions_that_are_refused_say_which() -> None:
     ]
     p.complete("a")
     p.fail("b")
-    later = (cmd.LeaseRef("a", 1, LEASE), cmd.LeaseRef("b", 1, LEASE))
+    later = (cmd.LeaseRef("a", 0, 1, LEASE), cmd.LeaseRef("b", 0, 1, LEASE))
     assert refusals(p.send(cmd.ExtendJobs("w1", later))) == [
         ("ALREADY_COMPLETED", "COMPLETED"),
         ("NOT_ACTIVE", "SCHEDULED"),
@@ -127,7 +127,9 @@ def test_a_batch_of_starts_is_answered_job_by_job() -> None:
     p.create("b")
     p.complete("b")
     events = p.send(
-        cmd.StartJobs("w1", (cmd.LeaseRef("a", 1, 0), cmd.LeaseRef("b", 1, 0), cmd.LeaseRef("a", 1, 0)))
+        cmd.StartJobs(
+            "w1", (cmd.LeaseRef("a", 0, 1, 0), cmd.LeaseRef("b", 0, 1, 0), cmd.LeaseRef("a", 0, 1, 0))
+        )
     )
     assert [type(event) for event in events] == [ev.JobStarted, ev.CommandRejected, ev.JobStarted]
     assert {event.source for event in events} == {3}
@@ -197,7 +199,7 @@ def test_a_batch_takes_over_each_attempt_once() -> None:
         p.create(key)
     p.start("a", worker="w1")
     p.start("b", worker="w1")
-    refs = tuple(cmd.LeaseRef(key, 1, 0) for key in ("a", "c", "b", "a"))
+    refs = tuple(cmd.LeaseRef(key, 0, 1, 0) for key in ("a", "c", "b", "a"))
     events = p.send(cmd.StartJobs("w2", refs))
     assert [type(event).__name__ for event in events] == [
         "JobTimedOut", "JobIncident", "JobStarted", "JobTimedOut", "JobIncident", "CommandRejected",
@@ -244,7 +246,7 @@ def test_after_a_retry_by_request_the_count_begins_anew() -> None:
 
 def test_batches_and_names_are_bounded() -> None:
     p = Partition(rules(batch_jobs_max=2))
-    refs = tuple(cmd.LeaseRef(f"k{n}", 1, 0) for n in range(3))
+    refs = tuple(cmd.LeaseRef(f"k{n}", 0, 1, 0) for n in range(3))
     assert refusals(p.send(cmd.StartJobs("w", refs))) == [("INVALID", "3 jobs")]
     assert refusals(p.send(cmd.StartJobs("w", ()))) == [("INVALID", "0 jobs")]
     assert refusals(p.send(cmd.StartJobs("w" * 257, refs[:1]))) == [("INVALID", "257 bytes")]

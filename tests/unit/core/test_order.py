@@ -128,8 +128,8 @@ def test_what_earlier_attempts_have_stored_counts_as_bytes_of_a_step() -> None:
     p = Partition(rules(step_activation_bytes=200_000))
     for n in range(10):
         p.create(f"k{n}")
-        p.send(cmd.CheckpointJob(f"k{n}", 1, b"x" * 60_000))
-    p.send(*(cmd.FailJob(f"k{n}", 1, "boom", 0, True) for n in range(10)))
+        p.send(cmd.CheckpointJob(f"k{n}", 0, 1, b"x" * 60_000))
+    p.send(*(cmd.FailJob(f"k{n}", 0, 1, "boom", 0, True) for n in range(10)))
     assert [activation.attempt for _, _, activation in p.activations].count(2) == 4
     assert p.owner.wait_ms(p.now) == 0
 

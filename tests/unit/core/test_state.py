@@ -25,7 +25,7 @@ def busy() -> Partition:
         p.create(f"k{n}", priority=n % 3, expires_at=START + 10**6 + n, run_at=START + 100 if n == 8 else 0)
     p.start("k0")
     for key in ("k1", "k2"):
-        p.send(cmd.CheckpointJob(key, 1, b'{"page":7}'))
+        p.send(cmd.CheckpointJob(key, 0, 1, b'{"page":7}'))
     p.fail("k1")
     p.fail("k2", retriable=False)
     for key in ("k0", "k5"):

@@ -168,7 +168,7 @@ def _act(random: Random, history: Partition, key: str) -> None:
         case 7 | 8:
             history.fail(key, attempt, retriable=random.random() < 0.8)
         case 9:
-            history.send(cmd.ThrowError(key, attempt, "NO", "no"))
+            history.send(cmd.ThrowError(key, 0, attempt, "NO", "no"))
         case 10:
             commands: list[Command | bytes] = [cmd.CancelJob(key, "enough"), cmd.RetryJob(key, 1), b"garbage"]
             history.send(random.choice(commands))

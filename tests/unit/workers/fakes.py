@@ -16,9 +16,14 @@ from relevo_schemas.records import Record
 MSG_SIZE_TOO_LARGE = 10
 
 
+CREATED = 41
+"""Number of the event that created the jobs of `activation`."""
+
+
 def activation(
     key: str,
     *,
+    created_seq: int = CREATED,
     attempt: int = 1,
     retries: int = 3,
     expiries: int = 0,
@@ -40,7 +45,7 @@ def activation(
         headers=headers,
         priority=priority,
     )
-    return Activation(partition, 1, at, attempt, retries, expiries, checkpoint, spec)
+    return Activation(partition, 1, at, created_seq, attempt, retries, expiries, checkpoint, spec)
 
 
 def item(key: str) -> Item:

@@ -12,7 +12,7 @@ from relevo.errors import StoreUnsafe
 from relevo.worker.outcomes import Completed, Errored, Failed
 from relevo_schemas.codec import encode
 from relevo_schemas.commands import CancelJob, CompleteJob, FailJob, ThrowError
-from tests.unit.workers.fakes import FakeError, FakeMessage, activation_bytes
+from tests.unit.workers.fakes import CREATED, FakeError, FakeMessage, activation_bytes
 from tests.unit.workers.gate_world import TOPIC, World
 
 MSG_SIZE_TOO_LARGE = 10
@@ -25,7 +25,7 @@ def test_the_steps_come_in_their_order() -> None:
     assert world.store.calls == [("claim", ["c:dedup:a"])]
     world.end(Completed(b"1"))
     assert world.store.calls[-1] == ("done", ["c:dedup:a"])
-    assert world.sender.sent == [CompleteJob("a", 1, b"1")]
+    assert world.sender.sent == [CompleteJob("a", CREATED, 1, b"1")]
     assert world.committable() == {}
     world.acknowledge()
     assert world.committable() == {0: 1}
@@ -79,7 +79,7 @@ def test_what_is_done_already_is_not_run_and_its_result_is_sent_again() -> None:
     world.store.done([Finish("c:dedup:a", "somebody", b'{"paid":true}')])
     world.arrive(activation_bytes("a", attempt=2))
     assert world.runner.started == []
-    assert world.sender.sent == [CompleteJob("a", 2, b'{"paid":true}')]
+    assert world.sender.sent == [CompleteJob("a", CREATED, 2, b'{"paid":true}')]
     world.acknowledge()
     assert world.committable() == {0: 1}
     assert world.stats.duplicates_suppressed == 1
@@ -105,7 +105,7 @@ def test_a_job_that_runs_here_already_is_not_run_twice() -> None:
     assert world.committable() == {}
     world.end(Completed(b""))
     world.acknowledge()
-    assert world.sender.sent == [CompleteJob("a", 2, b"")]
+    assert world.sender.sent == [CompleteJob("a", CREATED, 2, b"")]
     assert world.committable() == {0: 1, 1: 1}
 
 
@@ -115,7 +115,7 @@ def test_a_failure_gives_the_claim_back_before_it_is_reported() -> None:
     world.arrive(activation_bytes("a"))
     world.end(Failed("boom", 50))
     assert world.store.calls[-1] == ("release", ["c:dedup:a"])
-    assert world.sender.sent == [FailJob("a", 1, "boom", 50, True)]
+    assert world.sender.sent == [FailJob("a", CREATED, 1, "boom", 50, True)]
     world.arrive(activation_bytes("a", attempt=2))
     assert world.runner.started == ["a"], "the attempt that answers our report waits for its acknowledgement"
     world.acknowledge()
@@ -129,7 +129,7 @@ def test_a_business_error_ends_the_job() -> None:
     world.arrive(activation_bytes("a"))
     world.end(Errored("NO_FUNDS", "declined"))
     world.acknowledge()
-    assert world.sender.sent == [ThrowError("a", 1, "NO_FUNDS", "declined")]
+    assert world.sender.sent == [ThrowError("a", CREATED, 1, "NO_FUNDS", "declined")]
     assert (world.committable(), world.stats.errored) == ({0: 1}, 1)
 
 
@@ -140,7 +140,7 @@ def test_an_outcome_that_is_not_acknowledged_is_sent_again() -> None:
     world.acknowledge(FakeError())
     assert world.committable() == {}
     world.later()
-    assert world.sender.sent == [CompleteJob("a", 1, b"1")] * 2
+    assert world.sender.sent == [CompleteJob("a", CREATED, 1, b"1")] * 2
     world.acknowledge()
     assert (world.committable(), world.stats.resent, world.stats.done) == ({0: 1}, 1, 1)
 
@@ -165,7 +165,7 @@ def test_done_that_the_store_does_not_confirm_is_not_reported() -> None:
     assert (world.sender.sent, world.stats.unknown_done) == ([], 1)
     world.store.silent = None
     world.later()
-    assert world.sender.sent == [CompleteJob("a", 1, b"1")]
+    assert world.sender.sent == [CompleteJob("a", CREATED, 1, b"1")]
 
 
 def test_a_claim_that_ended_too_early_leaves_one_result() -> None:
@@ -180,7 +180,7 @@ def test_a_claim_that_ended_too_early_leaves_one_result() -> None:
     assert job.lost
     world.store.done([Finish("c:dedup:a", "other", b"theirs")])
     world.later()
-    assert world.sender.sent == [CompleteJob("a", 1, b"theirs")]
+    assert world.sender.sent == [CompleteJob("a", CREATED, 1, b"theirs")]
 
 
 def test_work_of_a_revoked_partition_is_not_started_and_its_claims_are_given_back() -> None:
@@ -253,8 +253,10 @@ def test_at_most_once_claims_nothing_and_never_runs_a_second_hand_over() -> None
         map(
             repr,
             [
-                FailJob("a", 1, "boom", -1, False),
-                ThrowError("b", 2, "MAYBE_RUN", "handed over before, and this type runs a job at most once"),
+                FailJob("a", CREATED, 1, "boom", -1, False),
+                ThrowError(
+                    "b", CREATED, 2, "MAYBE_RUN", "handed over before, and this type runs a job at most once"
+                ),
             ],
         )
     )

@@ -17,7 +17,7 @@ from relevo.worker.outcomes import Completed
 from relevo_schemas.commands import CompleteJob, LeaseRef, StartJobs
 from relevo_schemas.events import CommandRejected, JobStarted, JobTimedOut
 from relevo_schemas.records import Event
-from tests.unit.workers.fakes import FakeSender, activation, activation_bytes
+from tests.unit.workers.fakes import CREATED, FakeSender, activation, activation_bytes
 from tests.unit.workers.gate_world import TOPIC, World
 
 
@@ -72,7 +72,7 @@ def test_the_engine_says_whether_an_attempt_may_run(answer: Event, may_run: bool
     entry = Ownership("t", 0, 1, 0).begin(0)
     assert entry is not None
     inquiries.ask([Item(entry, activation("a"), "token")])
-    assert sender.sent == [StartJobs("me", (LeaseRef("a", 1, 30_000),))]
+    assert sender.sent == [StartJobs("me", (LeaseRef("a", CREATED, 1, 30_000),))]
     sender.acknowledge()
     log.sinks["a"](0, answer)
     assert answers == [("a", may_run)]
@@ -125,7 +125,7 @@ def test_a_later_attempt_is_not_dropped_with_the_one_before() -> None:
     assert world.runner.started == ["a"]
     world.end(Completed(b""))
     world.acknowledge()
-    assert world.sender.sent == [CompleteJob("a", 2, b"")]
+    assert world.sender.sent == [CompleteJob("a", CREATED, 2, b"")]
     assert world.committable() == {0: 2}
 
 

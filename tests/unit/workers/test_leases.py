@@ -18,7 +18,7 @@ from relevo.worker.claim_keeper import ClaimKeeper
 from relevo.worker.item import Item
 from relevo.worker.leases import LeaseKeeper
 from relevo_schemas.commands import ExtendJobs, LeaseRef, StartJobs
-from tests.unit.workers.fakes import FakeRunner, FakeSender, FakeStore, activation
+from tests.unit.workers.fakes import CREATED, FakeRunner, FakeSender, FakeStore, activation
 
 LONG_AGO = 3_600.0
 
@@ -110,8 +110,8 @@ def test_long_jobs_are_reported_once_in_one_batch_per_partition() -> None:
     world.keeper.tick()
     world.keeper.tick()
     assert world.sender.sent == [
-        StartJobs("me", (LeaseRef("a", 1, 30_000), LeaseRef("c", 1, 30_000))),
-        StartJobs("me", (LeaseRef("b", 1, 30_000),)),
+        StartJobs("me", (LeaseRef("a", CREATED, 1, 30_000), LeaseRef("c", CREATED, 1, 30_000))),
+        StartJobs("me", (LeaseRef("b", CREATED, 1, 30_000),)),
     ]
     assert world.stats.started_sent == 3
 
@@ -123,7 +123,7 @@ def test_a_new_attempt_of_a_running_job_is_reported_too() -> None:
     world.keeper.tick()
     item.attempt = 2
     world.keeper.tick()
-    assert world.sender.sent[-1] == StartJobs("me", (LeaseRef("a", 2, 30_000),))
+    assert world.sender.sent[-1] == StartJobs("me", (LeaseRef("a", CREATED, 2, 30_000),))
 
 
 def test_a_report_that_finds_no_room_is_made_later() -> None:
@@ -133,7 +133,7 @@ def test_a_report_that_finds_no_room_is_made_later() -> None:
     world.keeper.tick()
     world.sender.room = 10
     world.keeper.tick()
-    assert world.sender.sent == [StartJobs("me", (LeaseRef("a", 1, 30_000),))]
+    assert world.sender.sent == [StartJobs("me", (LeaseRef("a", CREATED, 1, 30_000),))]
 
 
 def test_lease_and_claim_are_renewed_when_due() -> None:
@@ -142,7 +142,7 @@ def test_lease_and_claim_are_renewed_when_due() -> None:
     for _ in range(2):
         world.keeper.tick()
         world.claims.tick()
-    assert world.sender.sent[-1] == ExtendJobs("me", (LeaseRef("a", 1, 30_000),))
+    assert world.sender.sent[-1] == ExtendJobs("me", (LeaseRef("a", CREATED, 1, 30_000),))
     assert world.store.calls[1:] == [("renew", ["c:dedup:a"])]
     assert item.renew_at > time.monotonic()
     sent = len(world.sender.sent)
@@ -219,7 +219,7 @@ def test_a_types_own_lease_is_asked_for_at_the_start() -> None:
     world = World(lease_ms=90_000)
     world.run("a")
     world.keeper.tick()
-    assert world.sender.sent == [StartJobs("me", (LeaseRef("a", 1, 90_000),))]
+    assert world.sender.sent == [StartJobs("me", (LeaseRef("a", CREATED, 1, 90_000),))]
 
 
 def test_a_lost_claim_reaches_the_handler() -> None:

@@ -16,7 +16,7 @@ from relevo.worker.dedup_key import DedupKey
 from relevo.worker.outcomes import Completed, Errored, Failed, NotOurs
 from relevo.worker.worker import JobType
 from relevo_schemas.commands import CompleteJob
-from tests.unit.workers.fakes import FakeError, activation_bytes
+from tests.unit.workers.fakes import CREATED, FakeError, activation_bytes
 from tests.unit.workers.gate_world import TOPIC, World
 
 DONE = Completed(b"")
@@ -141,7 +141,7 @@ def test_the_lock_is_kept_until_kafka_has_the_completion() -> None:
     world.later()
     world.acknowledge()
     assert world.runner.started == ["a", "b"]
-    assert world.sender.sent[:2] == [CompleteJob("a", 1, b"")] * 2
+    assert world.sender.sent[:2] == [CompleteJob("a", CREATED, 1, b"")] * 2
 
 
 def test_a_business_error_lets_the_next_one_begin() -> None:
@@ -179,7 +179,7 @@ def test_a_job_that_was_done_before_lets_the_next_one_begin() -> None:
     world = world_of()
     world.store.done([Finish("c:dedup:a", "somebody", b"1")])
     world.arrive(*of("x", "a", "b"))
-    assert (world.runner.started, world.sender.sent) == ([], [CompleteJob("a", 1, b"1")])
+    assert (world.runner.started, world.sender.sent) == ([], [CompleteJob("a", CREATED, 1, b"1")])
     world.acknowledge()
     assert world.runner.started == ["b"]
 

@@ -15,7 +15,7 @@ from relevo.worker.job import Job
 from relevo.worker.leases import LeaseKeeper
 from relevo.worker.outcomes import Completed, Errored, Failed, Outcome
 from relevo_schemas.commands import CompleteJob, ExtendJobs, FailJob, LeaseRef, StartJobs, ThrowError
-from tests.unit.workers.fakes import FakeError, activation_bytes
+from tests.unit.workers.fakes import CREATED, FakeError, activation_bytes
 from tests.unit.workers.gate_world import World
 
 
@@ -65,14 +65,14 @@ def test_an_effect_that_the_store_has_not_noted_keeps_its_lease_and_its_claim(en
     for _ in range(2):
         world.tick()
         world.later()
-    lease = (LeaseRef("a", 1, 30_000),)
+    lease = (LeaseRef("a", CREATED, 1, 30_000),)
     renewals = [ExtendJobs("me", lease)] * (2 if ends == "after a while" else 1)
     assert world.sender.sent == [StartJobs("me", lease), *renewals]
     assert world.store.calls.count(("renew", ["c:dedup:a"])) == (3 if ends == "after a while" else 2)
     world.store.silent = None
     world.tick()
     world.later()
-    assert world.sender.sent[-1] == CompleteJob("a", 1, b"1")
+    assert world.sender.sent[-1] == CompleteJob("a", CREATED, 1, b"1")
     sent = len(world.sender.sent)
     world.tick()
     assert (world.gate.kept, len(world.sender.sent)) == ({}, sent)
@@ -152,7 +152,7 @@ def test_a_job_that_ended_with_a_business_error_leaves_its_dedup_key_to_the_next
     world.later()
     assert world.runner.started == ["a"], "until Kafka has the report, a is not over"
     world.acknowledge()
-    assert world.sender.sent == [ThrowError("a", 1, "NO_SUCH_ARTICLE", "no")]
+    assert world.sender.sent == [ThrowError("a", CREATED, 1, "NO_SUCH_ARTICLE", "no")]
     assert len(world.store) == 0
     world.later()
     assert world.runner.started == ["a", "b"]

@@ -14,7 +14,7 @@ from relevo.errors import StoreUnsafe
 from relevo.worker.outcomes import Completed, Failed
 from relevo.worker.solitude import Desk, Solitude
 from relevo_schemas.commands import CompleteJob
-from tests.unit.workers.fakes import activation_bytes
+from tests.unit.workers.fakes import CREATED, activation_bytes
 from tests.unit.workers.gate_world import TOPIC, World
 from tests.unit.workers.test_gate_inquiries import Engine
 
@@ -100,7 +100,7 @@ def test_a_suspect_that_was_done_already_is_not_waited_for() -> None:
     world.arrive(suspect("s"), activation_bytes("b"))
     world.turn()
     assert world.runner.started == ["a", "b"]
-    assert world.sender.sent == [CompleteJob("s", 3, b"1")]
+    assert world.sender.sent == [CompleteJob("s", CREATED, 3, b"1")]
 
 
 def test_a_suspect_is_reported_before_it_runs() -> None:

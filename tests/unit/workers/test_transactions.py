@@ -24,7 +24,7 @@ from relevo.worker.job import Job
 from relevo.worker.outcomes import Completed, Failed, NotOurs, of_exception
 from relevo.worker.transactions import Grant, at_end
 from relevo_schemas.commands import CompleteJob
-from tests.unit.workers.fakes import activation, activation_bytes
+from tests.unit.workers.fakes import CREATED, activation, activation_bytes
 from tests.unit.workers.gate_world import World
 
 
@@ -262,7 +262,7 @@ def test_an_attempt_that_lost_its_claim_reports_nothing_and_asks_again() -> None
     assert world.runner.started == ["a"], "the other worker has it"
     world.store.done([Finish("c:dedup:a", "other", b'"theirs"')])
     world.later()
-    assert world.sender.sent == [CompleteJob("a", 1, b'"theirs"')]
+    assert world.sender.sent == [CompleteJob("a", CREATED, 1, b'"theirs"')]
     assert ended[0].job is not before
     assert not ended[0].job.lost
 
@@ -277,7 +277,7 @@ def test_a_lost_claim_that_is_free_again_is_run_again() -> None:
     world.later()
     assert world.runner.started == ["a", "a"]
     world.end(Completed(b"1"))
-    assert world.sender.sent == [CompleteJob("a", 1, b"1")]
+    assert world.sender.sent == [CompleteJob("a", CREATED, 1, b"1")]
 
 
 def test_a_result_that_differs_from_the_committed_one_is_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -291,7 +291,7 @@ def test_a_result_that_differs_from_the_committed_one_is_told(caplog: pytest.Log
     with caplog.at_level(logging.WARNING):
         world.end(Completed(b'"returned"'))
     assert "the one given to job.done() stands" in caplog.text
-    assert world.sender.sent == [CompleteJob("a", 1, b'"committed"')]
+    assert world.sender.sent == [CompleteJob("a", CREATED, 1, b'"committed"')]
 
 
 @pytest.mark.parametrize(

@@ -262,8 +262,13 @@ class Gate:
             elif self._lanes.enter(item):
                 self._waiting.put(item)
             return
-        if activation.attempt > known.attempt and isinstance(known.outcome, Failed | Errored):
-            # The answer to our report: an attempt of its own, to be run when the report is through.
+        other_job = known.is_other_than(activation)
+        if other_job and activation.created_seq < known.created_seq:
+            self._stats.add("stale_dropped")  # its job was over before ours was created
+            self._tracker.finish([entry])
+            return
+        if other_job or (activation.attempt > known.attempt and isinstance(known.outcome, Failed | Errored)):
+            # Another job, or the answer to our report: to be run when what is here of the key is through.
             known.behind = [*(known.behind or ()), (entry, activation)]
             return
         self._stats.add("duplicates_suppressed")

@@ -19,7 +19,7 @@ from confluent_kafka import KafkaError, Message
 from relevo.follower import Follower, Interest
 from relevo.sender import Sender
 from relevo.worker.item import Item
-from relevo_schemas.codec import encode
+from relevo_schemas.codec import encode_about
 from relevo_schemas.commands import LeaseRef, StartJobs
 from relevo_schemas.events import CommandRejected, JobTimedOut
 from relevo_schemas.records import Event
@@ -66,12 +66,12 @@ class Inquiries:
                 )
 
     def _send(self, partition: int, inquiry: _Inquiry) -> None:
-        command = StartJobs(
-            self._identity,
-            tuple(LeaseRef(item.key, attempt, item.lease_ms) for item, attempt in inquiry.attempts),
+        refs = tuple(
+            LeaseRef(item.key, item.created_seq, attempt, item.lease_ms) for item, attempt in inquiry.attempts
         )
-        key = inquiry.attempts[0][0].key.encode()
-        self._sender.try_send(self._topic, key, encode(command), inquiry.reported, partition)
+        value = encode_about(max(ref.created_seq for ref in refs), StartJobs(self._identity, refs))
+        key = refs[0].key.encode()
+        self._sender.try_send(self._topic, key, value, inquiry.reported, partition)
 
 
 class _Inquiry:

@@ -23,6 +23,8 @@ class Item:
 
     Attributes:
         key: The job's key.
+        created_seq: Number of the event that created the job: another job that had or gets the same key is an
+            item of its own. 0: not known.
         attempt: The highest attempt handed to us; commands speak of it.
         at: When the engine handed it over, in milliseconds since the Unix epoch by the engine's clock.
         expiries: Attempts that had fallen silent before that.
@@ -45,7 +47,8 @@ class Item:
         reported: The attempt that the engine was told is running; 0: none.
         held_since: When another worker was first found to hold the claim, in monotonic seconds; 0: none is.
         took: How long the handler ran, in seconds, once it has ended.
-        behind: Activations of later attempts that must wait until this one has been reported.
+        behind: Activations of later attempts, or of the next job of this key, that must wait until this one
+            has been reported.
         task: The coroutine's task, where it is one.
         timed_out: Whether it ran longer than its type allows.
         called_off: Whether its handler is cancelled because the attempt is lost.
@@ -57,14 +60,15 @@ class Item:
     """
 
     __slots__ = (
-        "at", "attempt", "behind", "called_off", "claim", "claim_due", "claim_until", "due", "entries",
-        "expiries", "given_back", "held_since", "job", "key", "lane", "lease_ms", "lock", "outcome", "over",
-        "partition", "renew_at", "reported", "running", "started_at", "task", "timed_out", "token", "told",
-        "took", "tries", "watch",
+        "at", "attempt", "behind", "called_off", "claim", "claim_due", "claim_until", "created_seq", "due",
+        "entries", "expiries", "given_back", "held_since", "job", "key", "lane", "lease_ms", "lock",
+        "outcome", "over", "partition", "renew_at", "reported", "running", "started_at", "task", "timed_out",
+        "token", "told", "took", "tries", "watch",
     )  # fmt: skip
 
     def __init__(self, entry: Entry, activation: Activation, token: str) -> None:
         self.key: str = activation.job.key
+        self.created_seq: int = activation.created_seq
         self.attempt: int = activation.attempt
         self.at: int = activation.at
         self.expiries: int = activation.expiries
@@ -95,6 +99,11 @@ class Item:
         self.watch: Any = None
         self.lane: Lane | None = None
         self.lock: Claim | None = None
+
+    def is_other_than(self, activation: Activation) -> bool:
+        """Whether ``activation``, of the same key, hands over another job: one of the two is over."""
+        mine, other = self.created_seq, activation.created_seq
+        return mine != other and mine != 0 != other
 
     def meet_again(self, activation: Activation) -> None:
         """Its job has been handed over once more: a later attempt knows more of what came before."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
@@ -18,7 +18,7 @@ from relevo.worker.execution import Runner
 from relevo.worker.item import Item
 from relevo.worker.slot_reports import SlotReports
 from relevo.worker.watch import LossWatch
-from relevo_schemas.codec import encode
+from relevo_schemas.codec import encode_about
 from relevo_schemas.commands import CheckpointJob, ExtendJobs, LeaseRef, StartJobs
 
 REPORT_AFTER_S: Final = 0.05
@@ -126,17 +126,20 @@ class LeaseKeeper:
     def _report(self, partition: int, items: list[Item]) -> None:
         attempts = [(item, item.attempt) for item in items]
         self._tell_slots(partition, items)
-        command = StartJobs(
-            self._identity,
-            tuple(LeaseRef(item.key, attempt, self._lease_ms or item.lease_ms) for item, attempt in attempts),
-        )
-        if not self._send(partition, items, encode(command)):
+        command = StartJobs(self._identity, self._refs(attempts))
+        if not self._send(partition, items, encode_about(_known(items), command)):
             return
         self._stats.add("started_sent", len(items))
         now = time.monotonic()
         for item, attempt in attempts:
             item.reported = attempt
             item.renew_at = min(item.renew_at, now + self._lease_s(item) / 3)
+
+    def _refs(self, attempts: Iterable[tuple[Item, int]]) -> tuple[LeaseRef, ...]:
+        return tuple(
+            LeaseRef(item.key, item.created_seq, attempt, self._lease_ms or item.lease_ms)
+            for item, attempt in attempts
+        )
 
     def _lease_s(self, item: Item) -> float:
         """The lease that was asked for; a claim holds as long or longer."""
@@ -148,13 +151,13 @@ class LeaseKeeper:
             by_partition[item.partition].append(item)
         for partition, some in by_partition.items():
             self._tell_slots(partition, some)
-            refs = tuple(LeaseRef(item.key, item.attempt, self._lease_ms or item.lease_ms) for item in some)
-            if self._send(partition, some, encode(ExtendJobs(self._identity, refs))):
+            command = ExtendJobs(self._identity, self._refs((item, item.attempt) for item in some))
+            if self._send(partition, some, encode_about(_known(some), command)):
                 self._stats.add("extended", len(some))
 
     def _store_progress(self, item: Item, detail: bytes) -> bool:
-        command = CheckpointJob(item.key, item.attempt, detail)
-        return self._send(item.partition, [item], encode(command))
+        command = CheckpointJob(item.key, item.created_seq, item.attempt, detail)
+        return self._send(item.partition, [item], encode_about(item.created_seq, command))
 
     def _tell_slots(self, partition: int, items: Sequence[Item]) -> None:
         if self._slots is not None:
@@ -178,6 +181,11 @@ class LeaseKeeper:
                 item.renew_at = now + self._lease_s(item) / 3
                 if item.running and item.watch is None and self._watcher is not None:
                     _begin_to_watch(item, self._watcher)
+
+
+def _known(items: Iterable[Item]) -> int:
+    """For `encode_about`: by what at least one of them is known; 0: none is."""
+    return max(item.created_seq for item in items)
 
 
 def _begin_to_watch(item: Item, watcher: LossWatch) -> None:

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, Message
 from relevo.sender import Sender
 from relevo.worker.item import Item
 from relevo.worker.outcomes import Failed, Outcome, acceptable, command_for
-from relevo_schemas.codec import encode
+from relevo_schemas.codec import encode_about
 from relevo_schemas.commands import CheckpointJob
 from relevo_schemas.errors import RecordError
 
@@ -44,6 +44,7 @@ class Outbox:
         """Take the command for an item's outcome, behind what its handler has said last of its progress."""
         item.outcome = outcome = acceptable(outcome)
         item.told = True
+        seq = item.created_seq
         note = item.job._note
         left = note.close() if note is not None else None
         if left is not None and isinstance(outcome, Failed):
@@ -51,16 +52,16 @@ class Outbox:
             self._unsent.append(
                 {
                     "key": item.key.encode(),
-                    "value": encode(CheckpointJob(item.key, item.attempt, left)),
+                    "value": encode_about(seq, CheckpointJob(item.key, seq, item.attempt, left)),
                     "partition": item.partition,
                     "callback": _no_matter,
                 }
             )
         try:
-            value = encode(command_for(item.key, item.attempt, outcome))
+            value = encode_about(seq, command_for(item.key, seq, item.attempt, outcome))
         except RecordError as error:
             item.outcome = Failed(f"the outcome can't be reported: {error}", retriable=False)
-            value = encode(command_for(item.key, item.attempt, item.outcome))
+            value = encode_about(seq, command_for(item.key, seq, item.attempt, item.outcome))
         self._unsent.append(
             {
                 "key": item.key.encode(),

@@ -169,15 +169,15 @@ def acceptable(outcome: Outcome) -> Outcome:
             return _bounded_errored(code, message)
 
 
-def command_for(key: str, attempt: int, outcome: Outcome) -> Command:
+def command_for(key: str, created_seq: int, attempt: int, outcome: Outcome) -> Command:
     """What to tell the engine."""
     match outcome:
         case Completed(result):
-            return commands.CompleteJob(key, attempt, result)
+            return commands.CompleteJob(key, created_seq, attempt, result)
         case Failed(error, retry_in_ms, retriable):
-            return commands.FailJob(key, attempt, error, retry_in_ms, retriable)
+            return commands.FailJob(key, created_seq, attempt, error, retry_in_ms, retriable)
         case Errored(code, message):
-            return commands.ThrowError(key, attempt, code, message)
+            return commands.ThrowError(key, created_seq, attempt, code, message)
 
 
 def _describe(error: BaseException) -> str:

@@ -246,7 +246,7 @@ class Face:
             raise InvalidRequest(
                 f"job {key!r} was not handed to a worker yet ({self.job(key).state}): settle or advance first"
             )
-        last = max(found, key=_attempt_of)
+        last = max(found, key=_age_of)
         self._world.kafka.append(last.topic(), last.partition(), last.key(), last.value())
 
     def _freeze_holder(self, job: JobHandle | str) -> tuple[Crew, WorkerProcess, float]:
@@ -302,12 +302,14 @@ def _not_there(key: str, history: Sequence[JobEvent], there: Sequence[str]) -> s
     return f"there is no job {key!r}: {others}"
 
 
-def _attempt_of(message: Any) -> tuple[int, int]:
+def _age_of(message: Any) -> tuple[int, ...]:
     from relevo_schemas.codec import decode
     from relevo_schemas.delivery import Activation
 
     record = decode(message.value())
-    return (record.attempt, message.offset()) if isinstance(record, Activation) else (0, 0)
+    if not isinstance(record, Activation):
+        return (0, 0, 0)
+    return (record.created_seq, record.attempt, message.offset())
 
 
 __all__ = ["Face"]
