@@ -7,6 +7,8 @@ INPUT ?=
 SEED ?=
 SEEDS ?= 2000
 REPEAT ?= 20
+# How often `make kills` kills a leader.
+N ?= 500
 BROKERS ?= 1
 ONLY ?=
 BASE ?=
@@ -29,7 +31,7 @@ CODE := $(wildcard schemas/relevo_schemas partitions/relevo_partitions engine/re
 .DELETE_ON_ERROR:
 # Targets share the virtual environment, the brokers' ports and the machine's few cores.
 .NOTPARALLEL:
-.PHONY: help setup demo test test-quick test-simulation test-slow redis postgres lint dev drills bench bench-compare bench-lock simulate properties clean format lock
+.PHONY: help setup demo test test-quick test-simulation test-slow redis postgres lint dev drills kills bench bench-compare bench-lock simulate properties clean format lock
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +39,7 @@ help: ## Show this list
 	@echo "  make demo JOBS=5000 NODES=3 PARTITIONS=4 INPUT=jobs.jsonl    the demo's knobs"
 	@echo "  make simulate SEEDS=10000, make simulate SEED=42             more seeds; one of them again, with its trace"
 	@echo "  make drills REPEAT=5 BROKERS=3                               fewer repeats, on three brokers"
+	@echo "  make kills N=50                                              fewer kills"
 	@echo "  make bench ONLY=throughput, make bench TINY=1                one part; only see that all of it works"
 
 setup: ## Check this machine, build .venv, resolve Kafka and ZooKeeper (once)
@@ -96,6 +99,9 @@ bench-compare: setup ## This revision beside another, in turns: BASE=<git revisi
 
 drills: setup ## Failovers of every kind, measured under load; the report goes to build/drill-report.json
 	$(BIN)/relevo drill all --repeat $(REPEAT) --brokers $(BROKERS)
+
+kills: setup ## Leaders killed N times (500) under load, anywhere in what they do; then every job is accounted for
+	RELEVO_TEST_KILLS=$(N) $(PYTEST) -s tests/drills/test_many_kills.py
 
 simulate: $(STAMP) ## Simulations from SEEDS seeds, with progress (SEED=n: that one, with its trace)
 	$(BIN)/python -m tests.simulation.run $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --processes $(SIMULATION_PROCESSES))

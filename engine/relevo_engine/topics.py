@@ -44,6 +44,11 @@ def snapshots_topic(cluster: str) -> str:
     return f"{cluster}.snapshots"
 
 
+def engine_group(cluster: str) -> str:
+    """Where leaders publish how far they have decided the commands; nobody joins it."""
+    return f"{cluster}.engine"
+
+
 def activations_topic(cluster: str, job_type: str) -> str:
     """What workers of a type are to do."""
     return activations_prefix(cluster) + job_type

@@ -91,14 +91,20 @@ def _throughput(report: Mapping[str, Any]) -> str:
 
 
 def _star(report: Mapping[str, Any]) -> str:
-    figures = [Bar("base case", value) for value in [value_at(report, ("throughput", "relevo"))] if value]
-    figures += _present(report, [("8 KiB variables", ("throughput", "bytes_8192", "relevo"), "done")])
+    one = report.get("throughput", {})
+    three = one.get("three_brokers", {})
+    return _changed("One thing changed at a time", one) + _changed("The same with three brokers", three)
+
+
+def _changed(title: str, measured: Mapping[str, Any]) -> str:
+    figures = [Bar("base case", value) for value in [value_at(measured, ("relevo",))] if value]
+    figures += _present(measured, [("8 KiB variables", ("bytes_8192", "relevo"), "done")])
     for arm, word in (("dedup", "dedup"), ("partitions", "partitions"), ("nodes", "nodes")):
-        for name, each in report.get("throughput", {}).get(arm, {}).items():
+        for name, each in measured.get(arm, {}).items():
             if isinstance(each, Mapping):
                 label = f"{word} {name}" if arm == "dedup" else f"{name} {word}"
                 figures.append(Bar(label, float(each["jobs_per_s"])))
-    return bars("One thing changed at a time", "jobs/s", figures)
+    return bars(title, "jobs/s", figures)
 
 
 def _latency(report: Mapping[str, Any]) -> str:

@@ -13,7 +13,8 @@ from typing import Any, Final
 from relevo.testing.drills.machine import machine
 
 SECTIONS: Final = ("throughput", "latency_ms", "state", "core", "idle")
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""Rises when a key comes to mean something else: what an older revision left is begun anew."""
 
 
 def empty() -> dict[str, Any]:

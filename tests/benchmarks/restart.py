@@ -26,7 +26,14 @@ from relevo_engine.api.client import ApiClient
 from relevo_engine.local.brokers import LocalBrokers
 from relevo_engine.topic_admin import TopicAdmin
 from relevo_schemas.codec import encode, job_spec
-from relevo_schemas.events import JobActivated, JobCreated, JobStarted, JobTimedOut, LeaderElected
+from relevo_schemas.events import (
+    JobActivated,
+    JobCompleted,
+    JobCreated,
+    JobStarted,
+    JobTimedOut,
+    LeaderElected,
+)
 from relevo_schemas.records import Event
 from tests.support.brokers import Brokers
 from tests.support.job_log import read_job_log
@@ -36,6 +43,8 @@ from tests.support.waiting import wait_until
 TYPE: Final = "noop"
 TRANSACTION: Final = 20_000
 """Events per transaction of the log that is made here."""
+TOGETHER: Final = 500
+"""Jobs that are open at once in the mixed log, as under load."""
 LEASE_MS: Final = 3_000
 """The new leader gives every lease its full length once more; then all run out in the same moment."""
 WAIT_S: Final = 600.0
@@ -90,6 +99,23 @@ def started(jobs: int, at: int, lease_ms: int) -> Iterable[Event]:
         yield JobCreated(seq, 1, at, -1, spec)
         yield JobActivated(seq + 1, 1, at, -1, spec.key, 1, 0)
         yield JobStarted(seq + 2, 1, at, -1, spec.key, 1, "w1", lease_ms)
+
+
+def mixed(jobs: int, at: int) -> Iterable[Event]:
+    """The log of a partition that has done so many jobs, some hundred of them at once."""
+    yield LeaderElected(1, 1, at, -1, "filler", "f" * 32)
+    seq = 1
+    for first in range(0, jobs, TOGETHER):
+        specs = [
+            job_spec(key=key(n), type=TYPE, variables=variables(n))
+            for n in range(first, min(jobs, first + TOGETHER))
+        ]
+        for spec in specs:
+            yield JobCreated(seq := seq + 1, 1, at, -1, spec)
+        for spec in specs:
+            yield JobActivated(seq := seq + 1, 1, at, -1, spec.key, 1, 0)
+        for spec in specs:
+            yield JobCompleted(seq := seq + 1, 1, at, -1, spec.key, 1, b"null")
 
 
 def fill(kafka: str, cluster: str, events: Iterable[Event]) -> int:
@@ -237,6 +263,17 @@ def restart(brokers: Brokers, cluster: str, jobs: int) -> dict[str, Any]:
     return report
 
 
+def replay_rate(brokers: Brokers, cluster: str, events: Iterable[Event]) -> dict[str, Any]:
+    """Start one node on a log of ``events``; how many it read and applied in a second."""
+    TopicAdmin(brokers.kafka, cluster).init(1, [TYPE], allow_unsafe=True)
+    count = fill(brokers.kafka, cluster, events)
+    subject = Restarted(brokers, cluster)
+    at = time.time()
+    with subject.node() as node:
+        found = subject.measure(node, at)
+    return asdict(found) | {"events": count, "events_per_s": round(count / found.following_s)}
+
+
 def overdue_leases(brokers: Brokers, cluster: str, jobs: int) -> dict[str, Any]:
     """Take over a partition whose leases all run out at once, and create jobs meanwhile."""
     TopicAdmin(brokers.kafka, cluster).init(1, [TYPE], allow_unsafe=True)
@@ -307,6 +344,8 @@ def main(jobs: int) -> None:
     """With brokers of its own."""
     with LocalBrokers(for_tests=False) as brokers:
         print(json.dumps(restart(brokers, "restart", jobs), indent=2), flush=True)
+        log = mixed(jobs // 3, int(time.time() * 1000) - 60_000)
+        print(json.dumps(replay_rate(brokers, "replay", log), indent=2), flush=True)
         print(json.dumps(overdue_leases(brokers, "overdue", jobs // 10), indent=2))
 
 

@@ -43,7 +43,7 @@ def _latency(brokers: str, percentile: str, floor: float, goal: float) -> Target
 
 
 TARGETS: Final = (
-    Target("rate to the fastest peer", ("throughput", "to_fastest_peer"), 3.0, 6.0),
+    Target("rate to the fastest queue", ("throughput", "to_fastest_queue"), 3.0, 6.0),
     Target("rate to the limit, one broker", ("throughput", "ratio"), 0.2, 0.4),
     Target("rate to the limit, three brokers", ("throughput", "three_brokers", "ratio"), 0.6, 0.9),
     Target("rate with Redis dedup to memory dedup", ("throughput", "dedup", "redis_to_memory"), 0.7, 0.9),
@@ -53,6 +53,7 @@ TARGETS: Final = (
     _latency("three", "p99", 250, 120),
     Target("rate with a million open jobs to none", ("state", "rate_ratio_1m_open"), 0.9, 1.0),
     Target("bytes per open job", ("state", "bytes_per_open_job"), 700, 400, at_most=True),
+    Target("replay, Kafka included, events/s", ("state", "replay_events_per_s"), 100_000, 200_000),
     Target("replay to fastavro alone", ("state", "replay_ratio"), 0.5, 0.8),
     Target("idle cluster of three nodes, % of a core", ("idle", "nodes_percent"), 5.0, 1.0, at_most=True),
 )

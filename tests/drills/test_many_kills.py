@@ -23,6 +23,7 @@ from tests.support.load import Load
 from tests.support.waiting import wait_until
 
 KILLS = int(os.environ.get("RELEVO_TEST_KILLS", "12"))
+"""What `make test` has time for; `make kills` sets 500."""
 
 
 def handed_out(cluster: LocalCluster) -> Counter[tuple[str, int]]:
@@ -67,12 +68,20 @@ def a_leader(cluster: LocalCluster, partition: int) -> LocalNode:
 def test_leaders_killed_again_and_again_leave_no_job_behind(cluster: LocalCluster, load: Load) -> None:
     """What lies between "decided" and "handed out" is lost if the two can come apart."""
     dice = random.Random(51)
-    for _ in range(KILLS):
+    for number in range(1, KILLS + 1):
         time.sleep(dice.random())  # at random: the load never rests
-        node = a_leader(cluster, dice.randrange(cluster.partitions))
+        partition = dice.randrange(cluster.partitions)
+        node = a_leader(cluster, partition)
+        began = time.monotonic()
         node.kill()
         cluster.await_ready(without=[node])
+        took = time.monotonic() - began
         node.restart(wait=False)
+        print(
+            f"kill {number} of {KILLS}: {node.node_id}, which led partition {partition}; all are led again "
+            f"after {took:.1f} s, {len(load.accepted)} jobs accepted",
+            flush=True,
+        )  # `make kills` shows it
     before = len(load.accepted)
     load.await_effects(100)
     log = load.finish()

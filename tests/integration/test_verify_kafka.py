@@ -12,11 +12,21 @@ from relevo_engine.errors import UnreachableError
 from relevo_engine.local.brokers import LocalBrokers
 from relevo_engine.local.kafka import admin
 from relevo_engine.topic_admin import TopicAdmin
+from relevo_engine.topics import engine_group
 from relevo_engine.verify import Invariant, LogRecord, verify_log
 from relevo_engine.verify import reader as verify_reader
+from relevo_engine.verify.witnesses import find_witnesses
+from relevo_partitions.kafka.connection import Connection
+from relevo_partitions.kafka.log import PartitionReader
+from relevo_partitions.snapshots.ports import Draft
+from relevo_partitions.snapshots.store import KafkaSnapshots
+from relevo_partitions.statemachine import SnapshotFacts
 from relevo_schemas import events as ev
+from tests.support.broker_files import lose_tail
 from tests.support.brokers import Brokers
 from tests.support.fixtures import StartBrokers
+from tests.support.nodes import relevo as run_relevo
+from tests.support.waiting import wait_until
 from tests.unit.engine.verify_logs import Written
 
 
@@ -160,3 +170,40 @@ def test_a_broker_that_falls_silent_is_not_waited_for_for_ever(
     brokers.kafka_servers[0].kill()
     with pytest.raises(UnreachableError, match=r"gave nothing more of silent\.log partition"):
         list(reader.read("silent.log", {0: (0, bounds[0].end)}))
+
+
+@pytest.mark.timeout(300)
+def test_a_tail_that_a_broker_lost_is_found(own_brokers: StartBrokers) -> None:
+    """The log that is left is sound in itself: snapshots and a published position tell of the rest."""
+    brokers: LocalBrokers = own_brokers(1, 0)
+    make_topics(brokers, "cut")
+    log = jobs(0)
+    for n in range(8):
+        log.add(ev.JobCreated, f"job-{n}", source=n)
+    write(brokers.kafka, "cut", log.records)
+    connection = Connection(brokers.kafka)
+    reader = PartitionReader(connection, "cut.commands", 0, engine_group("cut"))
+    reader.note_position(8)
+    wait_until(lambda: len(find_witnesses(connection, "cut", None).of[0]) == 1, "the position is published")
+    assert verify_log(brokers.kafka, "cut").ok
+    lose_tail(brokers, "cut.log", 6)
+    report = verify_log(brokers.kafka, "cut")
+    first = report.partitions[0].first_violation
+    assert first is not None
+    assert (first.invariant, first.offset, first.seq) == (Invariant.TRUNCATED, 6, 6)
+    assert "the commands below offset 8" in first.expected
+    store = KafkaSnapshots(connection, "cut", 0, "n1")
+    facts = SnapshotFacts(8, 1, 7, 7, "hash")
+    store.begin(8).finish(Draft(store.log_bounds().topic_id, 8, facts, 1_000))
+    store.begin(99).finish(Draft("the id of a log that was deleted", 99, facts, 1_000))
+    report = verify_log(brokers.kafka, "cut")
+    assert report.by_invariant == {Invariant.TRUNCATED: 1}
+    first = report.partitions[0].first_violation
+    assert first is not None
+    assert "the log to reach to offset 8 with event 8 of epoch 1" in first.expected
+    assert report.unheard == []
+    ran = run_relevo("verify", "--kafka", brokers.kafka, "--cluster", "cut")
+    assert ran.code == 8, ran
+    assert "first: cut.log partition 0 offset 6: TRUNCATED" in ran.out
+    reader.close()
+    store.close()

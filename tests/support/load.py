@@ -108,4 +108,7 @@ class Load:
         return log
 
     def _read(self) -> JobLog:
-        return read_job_log(self._cluster.kafka, self._cluster.name, self._cluster.partitions)
+        timeout_s = 60 + len(self.accepted) / 1_000  # a long run's log takes minutes
+        return read_job_log(
+            self._cluster.kafka, self._cluster.name, self._cluster.partitions, timeout_s=timeout_s
+        )

@@ -17,6 +17,7 @@ from relevo_engine.verify.place import check_key, check_place, key_of, read_reco
 from relevo_engine.verify.report import Expected, PartitionReport, VerifyReport
 from relevo_engine.verify.stories import Remembered, Stories
 from relevo_engine.verify.tally import Tally, Term
+from relevo_engine.verify.witnesses import Reach, Witness
 from relevo_schemas.delivery import Barrier
 from relevo_schemas.events import LeaderElected
 from relevo_schemas.records import Event
@@ -38,13 +39,14 @@ class LogRecord(NamedTuple):
 class _Partition:
     """What is remembered of one partition."""
 
-    def __init__(self, number: int, start: int, end: int, high: int, stories: Stories) -> None:
+    def __init__(self, number: int, start: int, end: int, high: int, stories: Stories, reach: Reach) -> None:
         self.number = number
         self.start = start
         self.end = end
         self.high = high
         self.order = Order(trimmed=start > 0)
         self.stories = stories
+        self.reach = reach
         self.term = Term()
         self.violations = 0
         self.first: Violation | None = None
@@ -54,6 +56,7 @@ class _Partition:
         return PartitionReport(
             self.number, self.start, self.end, self.high, self.high - self.end, order.trimmed,
             order.first_seq, order.seq, order.epoch, order.at, self.violations, self.first,
+            [each.who for each in self.reach.witnesses],
         )  # fmt: skip
 
 
@@ -100,7 +103,14 @@ class LogVerifier:
         """Delete the database."""
         self._store.close()
 
-    def begin(self, partition: int, start: int = 0, end: int = 0, high: int = 0) -> None:
+    def begin(
+        self,
+        partition: int,
+        start: int = 0,
+        end: int = 0,
+        high: int = 0,
+        witnesses: Collection[Witness] = (),
+    ) -> None:
         """Announce a partition before its records; one that begins above offset 0 was trimmed.
 
         Args:
@@ -108,9 +118,14 @@ class LogVerifier:
             start: First offset that Kafka holds.
             end: Up to where it will be read.
             high: End of all that is written.
+            witnesses: Whoever knew, before these bounds were asked for, how far the log reached.
         """
         stories = Stories(partition, self._store, self._remembered)
-        self._partitions[partition] = _Partition(partition, start, end, high, stories)
+        begun = _Partition(partition, start, end, high, stories, Reach(witnesses))
+        self._partitions[partition] = begun
+        fault = begun.reach.begin(high)
+        if fault is not None:
+            self._note(begun, high, fault)
 
     def extend(self, partition: int, end: int, high: int) -> None:
         """Announce that a partition is read on, up to ``end``; for ``high`` see `begin`."""
@@ -143,6 +158,22 @@ class LogVerifier:
     def position(self, partition: int) -> int:
         """Offset of the first command of ``partition`` that no event speaks of."""
         return self._partitions[partition].order.position
+
+    def short(self) -> set[int]:
+        """Partitions in which something is missing that their witnesses tell of, as far as they were read."""
+        return {
+            number
+            for number, each in self._partitions.items()
+            if each.reach.missing(each.order, each.end) is not None
+        }
+
+    def truncated(self, partitions: Iterable[int]) -> None:
+        """Note what `short` found in these, where no open transaction can hold it back."""
+        for each in (self._partitions[number] for number in sorted(partitions)):
+            fault = each.reach.missing(each.order, each.end)
+            if fault is not None:
+                each.reach.told = True
+                self._note(each, each.end, fault, each.order.seq)
 
     def pending(self, partition: int, keys: Collection[str]) -> None:
         """Jobs of ``partition`` whose creation stands in the commands, at `position` or later.
@@ -204,6 +235,9 @@ class LogVerifier:
             self._note(partition, record.offset, fault, event.seq, key)
         if misplaced is not None or not new:
             return  # it is no part of this partition's story
+        fault = partition.reach.meet(event.seq, event.epoch)
+        if fault is not None:
+            self._note(partition, record.offset, fault, event.seq, key)
         if isinstance(event, LeaderElected):
             self._tally.begin(partition.number, record.offset, event, last_at, partition.term)
             return

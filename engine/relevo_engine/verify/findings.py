@@ -24,6 +24,8 @@ class Invariant(StrEnum):
     """A record's key is the key of the job that its event speaks of; empty where it speaks of none."""
     PLACE = "PLACE"
     """An event stands in the partition of its job: murmur2(key) mod N."""
+    TRUNCATED = "TRUNCATED"
+    """The log reaches as far as snapshots and published positions tell, with the events that they tell of."""
     SEQ = "SEQ"
     """Events are numbered from 1, without hole or repeat."""
     EPOCH = "EPOCH"
@@ -64,7 +66,8 @@ class Violation:
         invariant: Which.
         topic: The log.
         partition: Where in it.
-        offset: The record that breaks it; -1 where it is about no record.
+        offset: The record that breaks it, or the log's end where its tail is missing; -1 where it is about
+            neither.
         seq: Number of the event, None where the record holds none.
         key: The job's key, empty where it is about none.
         expected: What would have been right.

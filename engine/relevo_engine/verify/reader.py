@@ -18,8 +18,10 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined] # its stubs re-export silently
 
 from relevo_engine.errors import SettingsError, TopicsError, UnreachableError
+from relevo_engine.topics import log_topic
 from relevo_engine.verify.checks import LogRecord
 from relevo_engine.verify.findings import Fault, Invariant, VerifyError
+from relevo_engine.verify.witnesses import Witnesses, find_witnesses
 from relevo_partitions.kafka.connection import Connection, Faults
 
 ASK_TIMEOUT_S: Final = 10.0
@@ -81,6 +83,28 @@ class TopicReader:
             raise SettingsError(str(error)) from None
         self._faults = Faults()
 
+    def witnesses(self, cluster: str, chosen: Collection[int] | None = None) -> Witnesses:
+        """What is known from elsewhere of how far the log of a cluster reached; see `find_witnesses`.
+
+        Raises:
+            SettingsError: An option isn't known.
+            TopicsError: There is no such cluster.
+            UnreachableError: Kafka doesn't answer.
+        """
+        try:
+            return find_witnesses(self._connection, cluster, chosen)
+        except KafkaException as raised:
+            code = raised.args[0].code()
+            if code == KafkaError._INVALID_ARG:
+                raise SettingsError(
+                    f"kafka_options: {self._connection.redact(raised.args[0].str())}"
+                ) from None
+            if code in _NO_TOPIC:
+                raise self._no_topic(log_topic(cluster)) from None
+            raise self._unreachable(raised.args[0]) from None
+        except TimeoutError:
+            raise self._silent(log_topic(cluster)) from None
+
     def bounds(self, topic: str, chosen: Collection[int] | None = None) -> tuple[int, dict[int, Bounds]]:
         """How many partitions the topic has, and where those chosen begin and end now.
 
@@ -96,10 +120,7 @@ class TopicReader:
         try:
             found = client.list_topics(topic, timeout=ASK_TIMEOUT_S).topics.get(topic)
             if found is None or (found.error is not None and found.error.code() in _NO_TOPIC):
-                raise TopicsError(
-                    f"Kafka at {self._connection.bootstrap} has no topic {topic}: "
-                    "is the cluster's name right?"
-                )
+                raise self._no_topic(topic)
             if found.error is not None:
                 raise self._unreachable(found.error)
             absent = sorted(set(chosen or ()) - found.partitions.keys())
@@ -116,8 +137,7 @@ class TopicReader:
         except KafkaException as raised:
             raise self._unreachable(raised.args[0]) from None
         except TimeoutError:
-            where = self._connection.bootstrap
-            raise UnreachableError(f"Kafka at {where} didn't say in time where {topic} ends") from None
+            raise self._silent(topic) from None
         return len(found.partitions), {
             p: Bounds(start[p], max(start[p], end[p]), max(high[p], end[p], start[p])) for p in numbers
         }
@@ -227,6 +247,15 @@ class TopicReader:
         return UnreachableError(
             f"Kafka at {self._connection.bootstrap} gave nothing more of {topic} partition(s) {where} "
             f"for {STALL_S:.0f} s, though their end isn't reached{why}"
+        )
+
+    def _no_topic(self, topic: str) -> TopicsError:
+        where = self._connection.bootstrap
+        return TopicsError(f"Kafka at {where} has no topic {topic}: is the cluster's name right?")
+
+    def _silent(self, topic: str) -> UnreachableError:
+        return UnreachableError(
+            f"Kafka at {self._connection.bootstrap} didn't say in time where {topic} ends"
         )
 
     def _unreachable(self, error: KafkaError) -> UnreachableError:

@@ -110,6 +110,7 @@ class PartitionReport:
         last_at: Time of the last event, in milliseconds since the Unix epoch.
         violations: How many there are.
         first_violation: The first one; those after it may only follow from it.
+        witnesses: What its end was held against, in words: the newest snapshots, the published position.
     """
 
     partition: int
@@ -124,6 +125,7 @@ class PartitionReport:
     last_at: int
     violations: int
     first_violation: Violation | None
+    witnesses: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -169,6 +171,7 @@ class VerifyReport:
         by_invariant: How many there are of each kind.
         expected: What became of the expected jobs, None where none were named.
         duration_s: How long it took.
+        unheard: Why some of what tells of the log's end couldn't be asked, in words.
     """
 
     topic: str
@@ -180,6 +183,7 @@ class VerifyReport:
     by_invariant: dict[str, int]
     expected: Expected | None
     duration_s: float
+    unheard: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:

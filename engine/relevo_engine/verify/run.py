@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from relevo_engine.topics import commands_topic, log_topic
 from relevo_engine.verify.checks import LogRecord, LogVerifier
 from relevo_engine.verify.findings import VerifyError
-from relevo_engine.verify.reader import TopicReader, TrimmedError
+from relevo_engine.verify.reader import Bounds, TopicReader, TrimmedError
 from relevo_engine.verify.report import VerifyReport
 from relevo_engine.verify.stories import Remembered
 from relevo_schemas import codec
@@ -57,17 +58,20 @@ def verify_log(
     log = log_topic(cluster)
     chosen = set(partitions) if partitions is not None else None
     reader = TopicReader(kafka, kafka_options)
+    # Asked for before the log's end: that moves, and a cluster at work must never seem to have lost anything.
+    witnesses = reader.witnesses(cluster, chosen)
     count, bounds = reader.bounds(log, chosen)
     with LogVerifier(log, count, remembered=remembered) as verifier:
         for number, each in bounds.items():
-            verifier.begin(number, each.start, each.end, each.high)
+            verifier.begin(number, each.start, each.end, each.high, witnesses.of.get(number, ()))
         spans = {number: (each.start, each.end) for number, each in bounds.items()}
         damaged = _read_log(reader, log, spans, verifier, progress)
+        ends = {number: each.end for number, each in bounds.items()}
+        _look_for_the_tail(reader, log, bounds, ends, damaged, verifier)
         if expected_keys is not None:
-            ends = {number: each.end for number, each in bounds.items()}
             _read_undecided(reader, cluster, ends, damaged, verifier)
             verifier.expect(expected_keys)
-        return verifier.report()
+        return replace(verifier.report(), unheard=witnesses.unheard)
 
 
 def _read_log(
@@ -93,6 +97,40 @@ def _read_log(
     if progress is not None:
         progress(total, total)
     return damaged
+
+
+def _look_for_the_tail(
+    reader: TopicReader,
+    topic: str,
+    bounds: Mapping[int, Bounds],
+    ends: dict[int, int],
+    damaged: set[int],
+    verifier: LogVerifier,
+) -> None:
+    """Note where something is missing that is known to have been committed.
+
+    It may stand behind a transaction that was open when the end was asked for: such a partition is read on,
+    and where that transaction is still open nothing is said but that the log is held back.
+
+    Args:
+        reader: Reads.
+        topic: The log.
+        bounds: Of the partitions, as they were first asked for.
+        ends: Up to where each was read; moves on.
+        damaged: Partitions that can't be read on.
+        verifier: Is told.
+    """
+    short = verifier.short() - damaged
+    held = {number for number in short if bounds[number].end < bounds[number].high}
+    if held:
+        _, grown = reader.bounds(topic, held)
+        for number, each in grown.items():
+            verifier.extend(number, each.end, each.high)
+        spans = {number: (ends[number], each.end) for number, each in grown.items()}
+        damaged |= _read_log(reader, topic, spans, verifier)
+        ends |= {number: max(ends[number], each.end) for number, each in grown.items()}
+        held = {number for number in held if ends[number] < bounds[number].high}
+    verifier.truncated(short - held - damaged)
 
 
 def _read_undecided(

@@ -87,7 +87,7 @@ def run(knobs: Knobs, found: Callable[[Mapping[str, Any]], None]) -> None:
                 continue
             rates[name].append(rate)
             knobs.say(f"round {number + 1} of {knobs.rounds}: {name} {rate:,.0f} jobs/s")
-            found({"throughput": _figures(rates, failed)})
+            found({"throughput": figures_of(rates, failed)})
     if failed:
         raise RuntimeError(f"not measured: {', '.join(failed)}")
 
@@ -107,7 +107,13 @@ def once(facts: PeerFacts, python: Path, kafka: str, knobs: Knobs) -> float:
         return peer.rate(knobs.jobs)
 
 
-def _figures(rates: Mapping[str, list[float]], failed: Mapping[str, str]) -> dict[str, Any]:
+def figures_of(rates: Mapping[str, list[float]], failed: Mapping[str, str]) -> dict[str, Any]:
+    """The median of each, and Relevo's rate to the fastest that keeps jobs' states, and to what doesn't.
+
+    Args:
+        rates: Jobs per second of each round, by name; ``relevo`` among them.
+        failed: Why some weren't measured.
+    """
     figures: dict[str, Any] = {}
     detail: dict[str, Any] = {}
     for facts in PEERS:
@@ -118,7 +124,10 @@ def _figures(rates: Mapping[str, list[float]], failed: Mapping[str, str]) -> dic
     figures["peers"] = detail
     if "relevo" in rates:
         figures["relevo_beside_peers"] = rate_summary(rates["relevo"])
-        fastest = max((figures[facts.name] for facts in PEERS if facts.name in figures), default=0)
-        if fastest:
-            figures["to_fastest_peer"] = round(median(rates["relevo"]) / fastest, 2)
+        ours = median(rates["relevo"])
+        for key, queue in (("to_fastest_queue", True), ("to_bare_loop", False)):
+            alike = (each.name for each in PEERS if each.queue is queue)
+            fastest = max((figures[name] for name in alike if name in figures), default=0)
+            if fastest:
+                figures[key] = round(ours / fastest, 2)
     return figures

@@ -19,7 +19,16 @@ from tests.benchmarks import servers
 from tests.benchmarks.knobs import SMALL, Knobs
 from tests.benchmarks.parts import each_piece
 from tests.benchmarks.parts.throughput import measured
-from tests.benchmarks.restart import created, fill, overdue_leases, restart, usage, variables
+from tests.benchmarks.restart import (
+    created,
+    fill,
+    mixed,
+    overdue_leases,
+    replay_rate,
+    restart,
+    usage,
+    variables,
+)
 from tests.benchmarks.warm import Subject
 
 Found = Callable[[Mapping[str, Any]], None]
@@ -66,6 +75,8 @@ def _starts(knobs: Knobs, found: Found) -> None:
     with servers.brokers(knobs) as at:
         knobs.say(f"a start with {jobs:,} open jobs, from the log and from a snapshot")
         found({"state": _restarts(at, jobs)})
+        log = mixed(max(1, jobs // 3), int(time.time() * 1000) - 60_000)
+        found({"state": {"replay_events_per_s": replay_rate(at, "replay", log)["events_per_s"]}})
         if jobs // 10 >= LEASES_MIN:
             found({"state": {"overdue_leases": overdue_leases(at, "overdue", jobs // 10)}})
 
@@ -174,7 +185,7 @@ def _restarts(at: LocalBrokers, jobs: int) -> dict[str, Any]:
     report = restart(at, "restart", jobs)
     snapshot = report["snapshot"]
     return {
-        "replay_events_per_s": report["from_log"]["events_per_s"],
+        "replay_creations_per_s": report["from_log"]["events_per_s"],
         "start_from_log_s": report["from_log"]["leading_s"],
         "start_from_snapshot_s": report["from_snapshot"]["leading_s"],
         "snapshot_write_s": snapshot["seconds"],

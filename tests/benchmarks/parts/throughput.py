@@ -8,8 +8,9 @@ partitions (one node), the nodes (four partitions), the brokers. What is compare
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any, Final
 
 from relevo.testing.bench.crew import Crew, Load, scratch_name
@@ -26,6 +27,16 @@ Found = Callable[[Mapping[str, Any]], None]
 PARTITIONS: Final = (2, 4, 8)
 NODES: Final = (2, 3)
 NODES_PARTITIONS: Final = 4
+STORES: Final = ("none", "memory", "redis", "sql")
+Shape = tuple[str, int, int, int]
+"""The arm, its value, nodes and partitions."""
+SHAPES: Final[Sequence[Shape]] = (
+    *(("partitions", count, 1, count) for count in PARTITIONS),
+    *(("nodes", count, count, NODES_PARTITIONS) for count in NODES),
+)
+THREE_STORES: Final = ("memory", "redis")
+THREE_SHAPES: Final[Sequence[Shape]] = (("partitions", 4, 1, 4), ("nodes", 3, 3, NODES_PARTITIONS))
+"""What is measured again with three brokers."""
 
 
 def run(knobs: Knobs, found: Found) -> None:
@@ -36,19 +47,33 @@ def run(knobs: Knobs, found: Found) -> None:
 
 
 def _one(knobs: Knobs, found: Found) -> None:
+    def tell(figures: Mapping[str, Any]) -> None:
+        found({"throughput": figures})
+
     with servers.brokers(knobs) as at:
         pieces = {
-            "base case": lambda: found({"throughput": _with_limit(at, knobs, "base", SMALL, knobs.profile)}),
-            "8 KiB": lambda: found({"throughput": {"bytes_8192": _with_limit(at, knobs, "large", LARGE)}}),
-            "dedup": lambda: _dedup(at, knobs, found),
-            "shapes": lambda: _shapes(at, knobs, found),
+            "base case": lambda: tell(_with_limit(at, knobs, "base", SMALL, knobs.profile)),
+            "8 KiB": lambda: tell({"bytes_8192": _with_limit(at, knobs, "large", LARGE)}),
+            "dedup": lambda: _dedup(at, knobs, tell),
+            "shapes": lambda: _shapes(at, knobs, tell),
         }
         each_piece(knobs.say, pieces)
 
 
 def _three(knobs: Knobs, found: Found) -> None:
+    once = replace(knobs, rounds=1)  # the base case has the rounds; the others show what changes
+
+    def tell(figures: Mapping[str, Any]) -> None:
+        found({"throughput": {"three_brokers": figures}})
+
     with servers.brokers(knobs, 3) as at:
-        found({"throughput": {"three_brokers": _with_limit(at, knobs, "three", SMALL)}})
+        pieces = {
+            "three brokers, base case": lambda: tell(_with_limit(at, knobs, "three", SMALL)),
+            "three brokers, 8 KiB": lambda: tell({"bytes_8192": _with_limit(at, once, "three-large", LARGE)}),
+            "three brokers, dedup": lambda: _dedup(at, once, tell, THREE_STORES),
+            "three brokers, shapes": lambda: _shapes(at, once, tell, THREE_SHAPES),
+        }
+        each_piece(knobs.say, pieces)
 
 
 def _with_limit(
@@ -85,17 +110,13 @@ def _with_limit(
     }
 
 
-def _dedup(at: LocalBrokers, knobs: Knobs, found: Found) -> None:
+def _dedup(at: LocalBrokers, knobs: Knobs, tell: Found, names: Collection[str] = STORES) -> None:
     """Each store with workers of its own, which idle while it isn't their turn."""
     with ExitStack() as stack:
-        stores = {
-            "none": "none",
-            "memory": "memory",
-            "redis": stack.enter_context(servers.redis()),
-            "sql": stack.enter_context(servers.postgres()),
-        }
+        started = {"redis": servers.redis, "sql": servers.postgres}
         subjects = []
-        for name, store in stores.items():
+        for name in names:
+            store = stack.enter_context(started[name]()) if name in started else name
             # A cluster for each: workers of one group would share each other's jobs.
             cluster = stack.enter_context(servers.cluster(at, knobs, f"dedup-{name}"))
             load = _load(cluster.kafka, cluster.name, 1, knobs, store)
@@ -105,15 +126,14 @@ def _dedup(at: LocalBrokers, knobs: Knobs, found: Found) -> None:
         rates = measured(knobs, subjects)
     middle = {name: median(each) for name, each in rates.items()}
     figures: dict[str, Any] = {name: rate_summary(each) for name, each in rates.items()}
-    for name in ("none", "redis", "sql"):
-        figures[f"{name}_to_memory"] = round(middle[name] / middle["memory"], 3)
-    found({"throughput": {"dedup": figures}})
+    for name in names:
+        if name != "memory":
+            figures[f"{name}_to_memory"] = round(middle[name] / middle["memory"], 3)
+    tell({"dedup": figures})
 
 
-def _shapes(at: LocalBrokers, knobs: Knobs, found: Found) -> None:
+def _shapes(at: LocalBrokers, knobs: Knobs, tell: Found, shapes: Sequence[Shape] = SHAPES) -> None:
     """More partitions on one node; more nodes with four partitions."""
-    shapes = [("partitions", count, 1, count) for count in PARTITIONS]
-    shapes += [("nodes", count, count, NODES_PARTITIONS) for count in NODES]
     for arm, count, nodes, partitions in shapes:
         with _shape(at, knobs, nodes, partitions) as crew:
             rates = measured(
@@ -121,7 +141,7 @@ def _shapes(at: LocalBrokers, knobs: Knobs, found: Found) -> None:
                 [Subject(f"{count} {arm}", lambda crew=crew: crew.rate(knobs.jobs, SMALL).per_s)],  # type: ignore[misc]
             )
         figure = rate_summary(next(iter(rates.values())))
-        found({"throughput": {arm: {str(count): figure}}})
+        tell({arm: {str(count): figure}})
 
 
 @contextmanager

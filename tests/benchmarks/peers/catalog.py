@@ -23,6 +23,7 @@ class PeerFacts:
         replicated: Whether a job that was accepted is on several machines before the client hears of it.
         replay: Whether the state can be built again from what is kept.
         failover: What happens to jobs when the server dies.
+        queue: Whether it keeps each job's state: who has it, whether it is done, what came of it.
     """
 
     name: str
@@ -34,6 +35,7 @@ class PeerFacts:
     replicated: str
     replay: str
     failover: str
+    queue: bool = True
 
     @property
     def path(self) -> Path:
@@ -44,11 +46,11 @@ class PeerFacts:
         """For the report."""
         return {
             "title": self.title, "form": self.form, "log": self.log, "replicated": self.replicated,
-            "replay": self.replay, "failover": self.failover,
+            "replay": self.replay, "failover": self.failover, "queue": self.queue,
         }  # fmt: skip
 
 
-_REDIS: Final = {
+_REDIS: Final[dict[str, Any]] = {
     "log": "no",
     "replicated": "no: Redis replicates after it has answered",
     "replay": "no",
@@ -101,5 +103,6 @@ PEERS: Final = (
         "yes, on three brokers",
         "no state to build",
         "Kafka's; a job whose worker hangs holds up its partition",
+        queue=False,
     ),
 )

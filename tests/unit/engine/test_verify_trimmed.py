@@ -8,6 +8,7 @@ import pytest
 
 from relevo_engine.verify import Fault, Invariant, LogRecord, VerifyError, VerifyReport, run, verify_log
 from relevo_engine.verify.reader import Bounds, DamagedBatch, TrimmedError
+from relevo_engine.verify.witnesses import Witness, Witnesses
 from relevo_schemas import events as ev
 from relevo_schemas.codec import encode, job_spec
 from relevo_schemas.commands import CreateJob
@@ -24,6 +25,8 @@ class Kafka:
         meanwhile: Done in turn, each with a question about the commands' bounds: right before it, if it is
             True, else before they are read.
         damaged: Whether the log's last batch is.
+        witnessed: What is known of the log's reach.
+        open: Offsets at the log's end that an open transaction holds back.
     """
 
     def __init__(self) -> None:
@@ -33,6 +36,8 @@ class Kafka:
         self.start = 0
         self.meanwhile: list[tuple[bool, Callable[[], None]]] = []
         self.damaged = False
+        self.witnessed: list[Witness] = []
+        self.open = 0
         self.asked: list[str] = []
 
     def send(self, *keys: str) -> None:
@@ -48,6 +53,10 @@ class Kafka:
 
     # As `TopicReader`
 
+    def witnesses(self, cluster: str, chosen: Collection[int] | None = None) -> Witnesses:
+        self.asked.append("witnesses")
+        return Witnesses({0: list(self.witnessed)}, [])
+
     def bounds(self, topic: str, chosen: Collection[int] | None = None) -> tuple[int, dict[int, Bounds]]:
         self.asked.append(topic)
         if topic == COMMANDS:
@@ -55,7 +64,7 @@ class Kafka:
             end = len(self.commands)
             return 1, {0: Bounds(self.start, end, end)}
         end = len(self.log.records) * STEP
-        return 1, {0: Bounds(0, end, end)}
+        return 1, {0: Bounds(0, end - self.open, end)}
 
     def read(
         self, topic: str, spans: Mapping[int, tuple[int, int]]
@@ -149,4 +158,4 @@ def test_a_log_that_is_damaged_is_not_read_on(kafka: Kafka) -> None:
     kafka.damaged = True
     report = verified("d")
     assert report.by_invariant == {"CHECKSUM": 1}
-    assert kafka.asked == [LOG, COMMANDS]
+    assert kafka.asked == ["witnesses", LOG, COMMANDS]

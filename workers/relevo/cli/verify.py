@@ -128,6 +128,14 @@ def _partitions(report: VerifyReport) -> Iterator[str]:
                 f"partition {each.partition} begins at offset {each.start}, event {each.first_seq}: "
                 "what lies before was trimmed, and jobs from there are checked as far as they are known"
             )
+    alone = [each.partition for each in report.partitions if not each.witnesses]
+    if alone:
+        yield (
+            f"no snapshot and no published position tells how far partition(s) {', '.join(map(str, alone))} "
+            "reached: a tail that is cut off can't be noticed there"
+        )
+    for why in report.unheard:
+        yield f"not asked how far the log reached: {why}"
 
 
 def _counts(report: VerifyReport) -> Iterator[str]:
