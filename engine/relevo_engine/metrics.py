@@ -80,7 +80,10 @@ class NodeMetrics(Observer):
             "relevo_role_changes_total", "Changes of role.", (*label, "role"), registry=self.registry
         )
         self._steps = Histogram(
-            "relevo_takeover_step_seconds", "Duration of a step of a takeover.", ("step",),
+            "relevo_takeover_step_seconds",
+            "Duration of a step of a takeover; detect: since the dead leader's connection ended, or since "
+            "ZooKeeper showed no leader.",
+            ("step",),
             buckets=_SECONDS, registry=self.registry,
         )  # fmt: skip
         self._takeovers = Counter(

@@ -118,7 +118,8 @@ class HostSettings:
     eligible: Callable[[int], bool] = field(default=lambda partition: True)
     """Whether this node may be a candidate for a partition now; asked often, must be quick."""
     checkpoint: Callable[[int, str], None] | None = None
-    """Called with partition and name between a leader's steps, for tests that stop one in the middle."""
+    """Called with partition and name between the steps of a term, and of a snapshot (``snapshot-…``, some of
+    them on the thread that finishes it), for tests that stop a node in the middle."""
 
     def config(self) -> dict[str, Any]:
         """What all nodes must agree on."""

@@ -53,12 +53,12 @@ class Surroundings(Protocol):
     def partition(self, number: int) -> PartitionIO:
         """Access to one partition's topics."""
 
-    def pulse(self, on_death: Callable[[str, str], None]) -> PulsePort | None:
+    def pulse(self, on_death: Callable[[str, str, float], None]) -> PulsePort | None:
         """The pulse, not started; None where this node is to have none.
 
         Args:
-            on_death: Told node and incarnation of a process proven dead, on a thread of the pulse; only
-                enqueues.
+            on_death: Told node and incarnation of a process proven dead, and when the connection to it ended
+                by the monotonic clock, on a thread of the pulse; only enqueues.
         """
 
 
@@ -89,7 +89,7 @@ class RealSurroundings:
             self._connection, settings.cluster, number, settings.checkpoint, node=settings.node
         )
 
-    def pulse(self, on_death: Callable[[str, str], None]) -> PulsePort | None:
+    def pulse(self, on_death: Callable[[str, str, float], None]) -> PulsePort | None:
         """See `Surroundings.pulse`."""
         settings = self._settings
         if not settings.pulse:

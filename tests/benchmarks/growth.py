@@ -1,8 +1,11 @@
 """What one job costs beside many others, by how many: cost that grows with the state would show here.
 
-``python growth.py WHAT SIZE…`` prints one line of JSON: for each size the microseconds of processor time that
-a job takes from its creation to its end, the least of some repeats. One machine is filled up from size to
-size.
+``python growth.py WHAT SIZE…`` prints one line of JSON. By size, ``us``: the microseconds of processor time
+that a job takes from its creation to its end, the least of some repeats, without Python's collector. By size,
+``longest_ms``: the longest pause, be it a step of the machine or a walk of the collector, which is set as in
+a node, while the others grow to that number and while jobs pass once they are there; a pause that grows with
+the number shows here and not in the first. ``bytes_each``: the resident memory that one of the others takes,
+null where the system doesn't tell. One machine is filled up from size to size.
 
 It imports nothing of this repository but the packages themselves, so that it measures another revision too.
 """
@@ -11,11 +14,13 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 from relevo_engine.core.channels import FixedChannels
 from relevo_engine.core.rules import Rules
@@ -30,6 +35,52 @@ PROBE: Final = 2_000
 REPEATS: Final = 7
 NOW: Final = 1_800_000_000_000
 DAY_MS: Final = 86_400_000
+COLLECTOR: Final = (50_000, 20, 100)
+"""How a node sets Python's collector (`relevo_engine.node`)."""
+
+
+class Found(NamedTuple):
+    """What was measured beside so many others."""
+
+    us: float
+    """Processor time of one job."""
+    longest_ms: float
+    """The longest pause since the size before."""
+    others: int
+    """Open jobs, or finished keys, that the machine holds."""
+    resident: int | None
+    """Memory of this process, in bytes."""
+
+
+class Pauses:
+    """The longest of all, steps and walks of the collector alike, in seconds of processor time."""
+
+    def __init__(self) -> None:
+        self.longest_s = self._began = 0.0
+        gc.callbacks.append(self._collects)
+
+    def _collects(self, phase: str, _: dict[str, int]) -> None:
+        if phase == "start":
+            self._began = time.process_time()
+        else:
+            self.longest_s = max(self.longest_s, time.process_time() - self._began)
+
+    def over(self) -> float:
+        """The longest so far; begins anew."""
+        longest_s, self.longest_s = self.longest_s, 0.0
+        return longest_s
+
+    def close(self) -> None:
+        """Watch no longer."""
+        gc.callbacks.remove(self._collects)
+
+
+def resident() -> int | None:
+    """This process' memory in bytes; None where the system doesn't tell."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return None
 
 
 class Grown:
@@ -46,13 +97,23 @@ class Grown:
         self.now = NOW
         self.offset = self.made = 0
         self.machine.lead(Term("n", "i"), self.now)
+        self.pauses = Pauses()
+        gc.enable()
 
     def step(self, commands: Sequence[Any]) -> None:
         """One batch, five milliseconds later."""
         self.now += 5
         batch = [Incoming(self.offset + n, None, encode(command)) for n, command in enumerate(commands)]
         self.offset += len(batch)
+        self.timed(batch)
+
+    def timed(self, batch: Sequence[Incoming]) -> float:
+        """Seconds of processor time that one step takes."""
+        began = time.process_time()
         self.machine.step(batch, self.now)
+        spent = time.process_time() - began
+        self.pauses.longest_s = max(self.pauses.longest_s, spent)
+        return spent
 
     def keys(self, count: int) -> list[str]:
         """So many new ones."""
@@ -67,22 +128,30 @@ class Grown:
         """Their ends."""
         self.step([CompleteJob(key, 0, 1, b"null") for key in keys])
 
-    def probe(self, act: Callable[[], Iterator[Sequence[Any]]]) -> float:
-        """Microseconds per job of what ``act`` gives to be decided, the least of all repeats."""
+    def probe(self, act: Callable[[], Iterator[Sequence[Any]]]) -> Found:
+        """What ``act`` gives to be decided, measured."""
+        said, memory = self.machine.summary(), resident()
+        self._through(act)
+        longest_s = self.pauses.over()
+        gc.disable()  # collected before each repeat instead
         found = []
         for _ in range(REPEATS):
-            batches = [[Incoming(-1, None, encode(command)) for command in commands] for commands in act()]
             gc.collect()
-            spent = 0.0
-            for batch in batches:
-                self.now += 5
-                numbered = [each._replace(offset=self.offset + n) for n, each in enumerate(batch)]
-                self.offset += len(batch)
-                began = time.process_time()
-                self.machine.step(numbered, self.now)
-                spent += time.process_time() - began
-            found.append(spent / PROBE * 1e6)
-        return min(found)
+            found.append(self._through(act) / PROBE * 1e6)
+        gc.enable()
+        self.pauses.over()
+        return Found(min(found), longest_s * 1e3, said["open"] or said["remembered"], memory)
+
+    def _through(self, act: Callable[[], Iterator[Sequence[Any]]]) -> float:
+        """Seconds that the machine takes for what ``act`` gives."""
+        batches = [[Incoming(-1, None, encode(command)) for command in commands] for commands in act()]
+        spent = 0.0
+        for batch in batches:
+            self.now += 5
+            numbered = [each._replace(offset=self.offset + n) for n, each in enumerate(batch)]
+            self.offset += len(batch)
+            spent += self.timed(numbered)
+        return spent
 
     def pass_through(self, **fields: Any) -> Iterator[Sequence[Any]]:
         """Jobs of the type ``probe``, created and completed batch by batch."""
@@ -92,7 +161,7 @@ class Grown:
             yield [CompleteJob(key, 0, 1, b"null") for key in keys]
 
 
-def ready(sizes: Sequence[int]) -> Iterator[float]:
+def ready(sizes: Sequence[int]) -> Iterator[Found]:
     """Jobs that wait behind a full window: a new one queues at the end, a completion takes the first."""
     window = BATCH
     grown = Grown(window=window)
@@ -115,7 +184,7 @@ def ready(sizes: Sequence[int]) -> Iterator[float]:
         yield grown.probe(through)
 
 
-def timers(sizes: Sequence[int]) -> Iterator[float]:
+def timers(sizes: Sequence[int]) -> Iterator[Found]:
     """Jobs to be run at some time of the next day; the one measured is due at once, by its own timer."""
     grown, random_ = Grown(), random.Random(7)
     parked = 0
@@ -140,7 +209,7 @@ def timers(sizes: Sequence[int]) -> Iterator[float]:
         yield grown.probe(through)
 
 
-def leases(sizes: Sequence[int]) -> Iterator[float]:
+def leases(sizes: Sequence[int]) -> Iterator[Found]:
     """Jobs that run elsewhere, each with a lease; the one measured is started too."""
     grown = Grown(window=10_000_000)
     running = 0
@@ -161,7 +230,7 @@ def leases(sizes: Sequence[int]) -> Iterator[float]:
         yield grown.probe(through)
 
 
-def finished(sizes: Sequence[int]) -> Iterator[float]:
+def finished(sizes: Sequence[int]) -> Iterator[Found]:
     """Finished keys that are remembered; behind the last size each new one makes an old one forgotten."""
     grown = Grown(finished_count_max=sizes[-1])
     done = 0
@@ -174,7 +243,7 @@ def finished(sizes: Sequence[int]) -> Iterator[float]:
         yield grown.probe(grown.pass_through)
 
 
-def types(sizes: Sequence[int]) -> Iterator[float]:
+def types(sizes: Sequence[int]) -> Iterator[Found]:
     """Job types with jobs that wait behind full windows."""
     names = [f"type-{number}" for number in range(sizes[-1])]
     grown = Grown(names, window=BATCH)
@@ -186,7 +255,7 @@ def types(sizes: Sequence[int]) -> Iterator[float]:
         yield grown.probe(grown.pass_through)
 
 
-WAYS: Final[dict[str, Callable[[Sequence[int]], Iterator[float]]]] = {
+WAYS: Final[dict[str, Callable[[Sequence[int]], Iterator[Found]]]] = {
     way.__name__: way for way in (ready, timers, leases, finished, types)
 }
 
@@ -194,9 +263,22 @@ WAYS: Final[dict[str, Callable[[Sequence[int]], Iterator[float]]]] = {
 def main(arguments: Sequence[str]) -> None:
     """Measure one of them."""
     sizes = [int(size) for size in arguments[1:]]
-    gc.disable()  # collected before each probe instead, as a node collects rarely
-    found = dict(zip(arguments[1:], (round(each, 2) for each in WAYS[arguments[0]](sizes)), strict=True))
-    sys.stdout.write(json.dumps(found) + "\n")
+    gc.set_threshold(*COLLECTOR)
+    found = dict(zip(arguments[1:], WAYS[arguments[0]](sizes), strict=True))
+    told = {
+        "us": {size: round(each.us, 2) for size, each in found.items()},
+        "longest_ms": {size: round(each.longest_ms, 1) for size, each in found.items()},
+        "bytes_each": bytes_each(list(found.values())),
+    }
+    sys.stdout.write(json.dumps(told) + "\n")
+
+
+def bytes_each(found: Sequence[Found]) -> int | None:
+    """Memory that one more of the others takes, from the first size to the last."""
+    first, last = found[0], found[-1]
+    if first.resident is None or last.resident is None or last.others == first.others:
+        return None
+    return round((last.resident - first.resident) / (last.others - first.others))
 
 
 if __name__ == "__main__":

@@ -129,17 +129,26 @@ def _state(report: Mapping[str, Any]) -> str:
 
 
 def _growth(report: Mapping[str, Any]) -> str:
-    curves = report.get("core", {}).get("growth_us", {})
+    core = report.get("core", {})
     words = {
         "ready": "ready jobs", "timers": "scheduled jobs", "leases": "leases", "finished": "finished keys",
         "types": "types that wait",
     }  # fmt: skip
-    figures = [
-        Bar(f"{int(size):,} {words.get(what, what)}", float(cost))
-        for what, curve in curves.items()
-        for size, cost in curve.items()
-    ]
-    return bars("The core's time for one job, beside others", "µs", figures)
+
+    def curves(name: str) -> list[Bar]:
+        return [
+            Bar(f"{int(size):,} {words.get(what, what)}", float(value))
+            for what, curve in core.get(name, {}).items()
+            for size, value in curve.items()
+        ]
+
+    sizes = core.get("growth_bytes_each", {})
+    each = [Bar(words.get(what, what), float(size)) for what, size in sizes.items() if size is not None]
+    return (
+        bars("The core's time for one job, beside others", "µs", curves("growth_us"))
+        + bars("Its longest pause, the collector's included", "ms", curves("growth_longest_ms"))
+        + bars("Memory of one of the others", "bytes", each)
+    )
 
 
 def _targets(report: Mapping[str, Any]) -> str:

@@ -35,7 +35,7 @@ class Observer:
         self.pulse = Pulse("observer", "first", host="127.0.0.1", on_death=self._died)
         self.pulse.start()
 
-    def _died(self, node: str, incarnation: str) -> None:
+    def _died(self, node: str, incarnation: str, _lost_at: float) -> None:
         self.deaths.put((time.monotonic(), node, incarnation))
 
     def forget(self) -> None:

@@ -258,7 +258,8 @@ def test_a_false_proof_of_death_costs_a_leader_its_partition_and_nothing_else(
             sent += 1
             cluster.send(id=f"c{sent}", add=1)
         for other in others:
-            cluster.hosts[other]._supervisor._pulse._on_death(leader, incarnation)  # type: ignore[union-attr]
+            pulse = cluster.hosts[other]._supervisor._pulse
+            pulse._on_death(leader, incarnation, time.monotonic())  # type: ignore[union-attr]
         began = time.monotonic()
         cluster.wait_leader(*others)
         assert time.monotonic() - began < LONG_SESSION_S / 2

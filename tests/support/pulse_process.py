@@ -17,7 +17,7 @@ def main(settings: dict[str, Any]) -> None:
         settings["incarnation"],
         host="127.0.0.1",
         port=settings.get("port", 0),
-        on_death=lambda node, incarnation: None,
+        on_death=lambda node, incarnation, lost_at: None,
     )
     pulse.start()
     told: dict[str, Any] = {"address": pulse.address}

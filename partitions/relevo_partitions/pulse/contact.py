@@ -66,6 +66,8 @@ class Contact:
         self.state = State.RESTING
         self.due: float | None = 0.0
         """When `act` wants to be called, by the monotonic clock; None while it needn't."""
+        self.lost_at = 0.0
+        """When the connection to it last ended, by the monotonic clock: its last sign of life."""
         self._host, self._port = split_address(peer.address)
         self._selector = selector
         self._lookups = lookups
@@ -185,6 +187,7 @@ class Contact:
             return
         except OSError as error:
             self._problem = errno.errorcode.get(error.errno or 0, str(error))
+        self.lost_at = now
         log.debug("Lost touch with the pulse of node %r: %s", self.peer.node, self._problem)
         self._hang_up()
         if now - self._met_since >= STEADY_S:

@@ -67,8 +67,9 @@ class Pulse:
         host: Address or name to listen on; empty for all of this machine's.
         port: Port to listen on; 0 for a free one.
         advertise: ``host:port`` that others reach the listener at; empty for where it listens.
-        on_death: Called with node and incarnation of a process proven dead, at most once for each, on the
-            pulse's thread: it should do no more than to hand that on.
+        on_death: Called with node and incarnation of a process proven dead, and with the moment that the
+            connection to it ended, by the monotonic clock; at most once for each, on the pulse's thread: it
+            should do no more than to hand that on.
 
     Raises:
         ValueError: ``node``, ``incarnation`` or ``advertise`` can't be used.
@@ -82,7 +83,7 @@ class Pulse:
         host: str,
         port: int = 0,
         advertise: str = "",
-        on_death: Callable[[str, str], None],
+        on_death: Callable[[str, str, float], None],
     ) -> None:
         self._greeting = Greeting(node, incarnation)
         self._greeting.encode()

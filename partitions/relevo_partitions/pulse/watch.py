@@ -29,10 +29,11 @@ class PulseWatch:
 
     Args:
         greeting: Of this process.
-        on_death: Called with node and incarnation of a process proven dead, once for each.
+        on_death: Called once for each process proven dead, with its node, its incarnation, and when the
+            connection to it ended, by the monotonic clock.
     """
 
-    def __init__(self, greeting: Greeting, on_death: Callable[[str, str], None]) -> None:
+    def __init__(self, greeting: Greeting, on_death: Callable[[str, str, float], None]) -> None:
         self._on_death = on_death
         self._selector = selectors.DefaultSelector()
         self.listener = PulseListener(greeting, self._selector)
@@ -121,7 +122,7 @@ class PulseWatch:
             log.warning("The pulse of node %r can't be watched: %s", peer.node, error)
 
     def _died(self, peer: Peer) -> None:
-        self._contacts.pop(peer, None)
+        contact = self._contacts.pop(peer, None)
         who = (peer.node, peer.incarnation)
         if who in self._reported:
             return
@@ -130,7 +131,7 @@ class PulseWatch:
             self._reported.popitem(last=False)
         log.info("Node %r is dead: its connection ended and it is gone from %s", peer.node, peer.address)
         try:
-            self._on_death(*who)
+            self._on_death(*who, contact.lost_at if contact is not None else time.monotonic())
         except Exception:
             log.exception("Telling of the death of node %r failed", peer.node)
 

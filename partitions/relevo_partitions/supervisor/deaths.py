@@ -31,6 +31,7 @@ class _Proof:
     node: str
     incarnation: str
     at: float
+    lost_at: float
     registration: int
     """Tells the dead process's registration from any later one; 0 where it isn't registered."""
 
@@ -73,10 +74,10 @@ class Deaths:
             return
         registered = any((node.node, node.incarnation) == who for node in self._scene.nodes)
         registration = self._membership.registration(died.node) if registered else 0
-        self._proofs[who] = _Proof(*who, died.at, registration)
+        self._proofs[who] = _Proof(*who, died.at, died.lost_at, registration)
         self._scene.dead.add(who)
         for post in self._claims(who):
-            post.death_noticed_at = died.at
+            post.death_noticed_at, post.leader_lost_at = died.at, died.lost_at
             post.dirty = True
 
     def act(
@@ -97,7 +98,7 @@ class Deaths:
             claims = list(self._claims(who))
             for post in claims:
                 if post.death_noticed_at is None:  # seen only after the proof
-                    post.death_noticed_at = proof.at
+                    post.death_noticed_at, post.leader_lost_at = proof.at, proof.lost_at
                 if proof.at + self._place(post) * self._step_s <= now:
                     self._free(post, doomed, freed)
             if proof.at + self._last_step() <= now and not list(self._claims(who)):

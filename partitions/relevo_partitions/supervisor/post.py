@@ -44,6 +44,8 @@ class Post:
         """Since when this node has known that nobody leads."""
         self.death_noticed_at: float | None = None
         """When the pulse told of the death of the leader that ZooKeeper shows."""
+        self.leader_lost_at: float | None = None
+        """When that leader's connection had ended; counts while the pulse is how the death was learnt."""
         self.cause = Cause.START
         """How this node came to know that nobody leads."""
         self.joined_at = 0.0

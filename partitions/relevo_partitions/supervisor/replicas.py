@@ -82,7 +82,13 @@ class Replicas:
         settings = self._settings.snapshots
         if settings is None:
             return None
-        return _Turns(post, self.make_machine, self._observer, settings, self._runtime)
+        reached = self._settings.checkpoint
+
+        def checkpoint(name: str) -> None:
+            if reached is not None:
+                reached(post.partition, f"snapshot-{name}")
+
+        return _Turns(post, self.make_machine, self._observer, settings, self._runtime, checkpoint)
 
 
 class _Turns(SnapshotTurns):
@@ -95,10 +101,11 @@ class _Turns(SnapshotTurns):
         observer: Observer,
         settings: SnapshotSettings,
         runtime: Runtime,
+        checkpoint: Callable[[str], None],
     ) -> None:
         self._store: SnapshotStore = post.io.snapshots()
         self._snapshotter = Snapshotter(
-            post.partition, self._store, make_machine, observer, settings, runtime
+            post.partition, self._store, make_machine, observer, settings, runtime, checkpoint
         )
 
     @property

@@ -47,6 +47,8 @@ class Died:
     incarnation: str
     at: float
     """When it was told, by the monotonic clock."""
+    lost_at: float
+    """When its connection had ended, which the proof came somewhat after; by the same clock."""
 
 
 Event = StateChanged | Touched | Finished | Standing | Died

@@ -281,6 +281,7 @@ class Steward:
             free_since,
             lambda step, seconds: self._observer.takeover_step(post.partition, step, seconds),
             self._runtime,
+            post.leader_lost_at if cause is Cause.PULSE else None,
         )
         takeover.step("detect")
         return takeover

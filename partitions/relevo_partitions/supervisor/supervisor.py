@@ -67,7 +67,7 @@ class Supervisor:
             lambda path: self._events.put(Touched(path)),
         )
         self._pulse = surroundings.pulse(
-            lambda node, incarnation: self._events.put(Died(node, incarnation, self._now()))
+            lambda node, incarnation, lost_at: self._events.put(Died(node, incarnation, self._now(), lost_at))
         )
         me = NodeInfo(settings.node, settings.address, settings.incarnation)
         self._membership = Membership(self._zookeeper, settings.cluster, me, self._runtime)

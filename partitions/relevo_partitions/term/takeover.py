@@ -31,7 +31,12 @@ STEPS: Final = {
     "announce": "announced_at",
     "first_activation": "first_activation_at",
 }
-"""Each step's name and the moment that it ends at; it begins where the one before ended."""
+"""Each step's name and the moment that it ends at; it begins where the one before ended.
+
+``detect`` begins at the first sign: where the pulse told, when the dead leader's connection ended; else when
+ZooKeeper showed this node that nobody leads, so that the session that had to end before isn't part of it. It
+ends when this node begins to take over: a candidate that ranks later, or a start, waits within it.
+"""
 
 
 class Takeover:
@@ -44,6 +49,8 @@ class Takeover:
         noticed_at: When it was learnt, by the monotonic clock.
         on_step: Told each step's name and seconds.
         runtime: Clocks.
+        lost_at: When the leader's last sign of life was, by the monotonic clock; None where only ZooKeeper
+            told of its end.
     """
 
     def __init__(
@@ -54,6 +61,7 @@ class Takeover:
         noticed_at: float | None = None,
         on_step: Callable[[str, float], None] = lambda _step, _seconds: None,
         runtime: Runtime = THREADS,
+        lost_at: float | None = None,
     ) -> None:
         self.partition = partition
         self.cause = cause
@@ -68,7 +76,8 @@ class Takeover:
         noticed_at = self._last if noticed_at is None else noticed_at
         self._wall_offset = runtime.wall() - self._last
         self._noticed_at = noticed_at
-        self._last = noticed_at
+        self._lost_at = lost_at
+        self._last = noticed_at if lost_at is None else min(lost_at, noticed_at)
         self._at: dict[str, float] = {}
         self._on_step = on_step
 
@@ -104,6 +113,7 @@ class Takeover:
             "epoch": self.epoch,
             "previous": self.previous,
             "cause": str(self.cause),
+            "lost_at": None if self._lost_at is None else self._wall_ms(self._lost_at),
             "noticed_at": self._wall_ms(self._noticed_at),
             **moments,
             "standby": self.standby,

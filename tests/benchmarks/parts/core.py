@@ -27,8 +27,14 @@ def run(knobs: Knobs, found: Callable[[Mapping[str, Any]], None]) -> None:
     found({"core": figures, "state": {"replay_ratio": figures["replay_ratio"]}})
     for what in growth.WAYS:
         curve = grown(what, knobs.growth_types if what == "types" else knobs.growth)
-        knobs.say(f"µs per job beside {what}: " + ", ".join(f"{int(n):,}: {us:g}" for n, us in curve.items()))
-        found({"core": {"growth_us": {what: curve}}})
+        for name, word in (("us", "µs per job"), ("longest_ms", "longest pause, ms,")):
+            values = ", ".join(f"{int(n):,}: {value:g}" for n, value in curve[name].items())
+            knobs.say(f"{word} beside {what}: {values}")
+        told = {"growth_us": {what: curve["us"]}, "growth_longest_ms": {what: curve["longest_ms"]}}
+        if what != "types":  # each brings some hundred jobs along
+            knobs.say(f"bytes of each of {what}: {curve['bytes_each']}")
+            told["growth_bytes_each"] = {what: curve["bytes_each"]}
+        found({"core": told})
     found({"core": instructions(knobs.core_jobs)})
 
 
@@ -37,12 +43,12 @@ def measure(jobs: int, environment: Mapping[str, str] | None = None) -> dict[str
     return _told(core_loop.__file__, str(jobs), environment=environment)
 
 
-def grown(what: str, sizes: Sequence[int]) -> dict[str, float]:
-    """Microseconds per job by the number of others; see `tests.benchmarks.growth`."""
+def grown(what: str, sizes: Sequence[int]) -> dict[str, Any]:
+    """A job's cost, the longest pause, the memory, by the number of others; see `tests.benchmarks.growth`."""
     return _told(growth.__file__, what, *map(str, sizes))
 
 
-def _told(*command: str, environment: Mapping[str, str] | None = None) -> dict[str, float]:
+def _told(*command: str, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
     """What a Python program prints, in a process of its own."""
     done = subprocess.run(
         (sys.executable, "-P", *command),
@@ -54,7 +60,7 @@ def _told(*command: str, environment: Mapping[str, str] | None = None) -> dict[s
     )
     if done.returncode:
         raise RuntimeError(f"the core can't be measured: {done.stderr.strip()[-800:]}")
-    figures: dict[str, float] = json.loads(done.stdout)
+    figures: dict[str, Any] = json.loads(done.stdout)
     return figures
 
 

@@ -18,11 +18,23 @@ from tests.simulation.world.pulse import PULSE
 if TYPE_CHECKING:
     from tests.simulation.world.world import World
 
-ENGINE_STEPS: Final = (
-    "init", "produce", "end", "abort", "bounds", "zk-connect", "zk-watch", "zk-get", "zk-children",
-    "zk-create", "zk-delete", "zk-sync", "zk-ping", "fenced", "verified", "barrier", "replayed", "leading",
+TERM_CALLS: Final = (
+    "init", "produce", "end", "abort", "bump", "bounds", "zk-connect", "zk-watch", "zk-get", "zk-children",
+    "zk-create", "zk-delete", "zk-sync", "zk-ping", "zk-ensure", "zk-close",
 )  # fmt: skip
-"""Calls of a node, and points of a term, that a fault can strike in."""
+TERM_POINTS: Final = ("fenced", "verified", "barrier", "replayed", "leading")
+SNAPSHOT_CALLS: Final = (
+    "snapshots", "snapshot-content", "snapshot-manifest", "snapshot-read", "snapshot-retire", "trim", "peek",
+)  # fmt: skip
+SNAPSHOT_POINTS: Final = (
+    "snapshot-frozen", "snapshot-piece", "snapshot-written", "snapshot-verified", "snapshot-retired",
+    "snapshot-trimmed",
+)  # fmt: skip
+ENGINE_CALLS: Final = (*TERM_CALLS, *SNAPSHOT_CALLS)
+ENGINE_STEPS: Final = (*ENGINE_CALLS, *TERM_POINTS, *SNAPSHOT_POINTS)
+"""Calls of a node, and points between its steps, that a fault can strike in."""
+SNAPSHOT_SHARE: Final = 0.25
+"""How many of the steps that faults wait for are a snapshot's: it has many, and terms are in more danger."""
 PATIENCE_S: Final = 3.0
 """A fault that has waited so long for its step strikes wherever things stand."""
 WORKER_STEPS: Final = ("claim", "done", "send", "heartbeat", "commit-offset", "renew", "unclaim")
@@ -59,12 +71,11 @@ def faults_of(rng: random.Random) -> list[Fault]:
     at = 2.0 + rng.random() * 3
     for _ in range(rng.randint(3, 6)):
         kind = rng.choice(KINDS)
-        steps = WORKER_STEPS if kind.startswith("worker") else ENGINE_STEPS
         found.append(
             Fault(
                 kind,
                 at,
-                rng.choice(steps) if rng.random() < 0.6 else "",
+                _step_for(kind, rng) if rng.random() < 0.6 else "",
                 rng.choice((0.3, 1.0, 2.5, 6.0)) * (0.5 + rng.random()),
                 int(rng.random() * 4),
                 rng.random(),
@@ -75,6 +86,14 @@ def faults_of(rng: random.Random) -> list[Fault]:
     return found
 
 
+def _step_for(kind: str, rng: random.Random) -> str:
+    if kind.startswith("worker"):
+        return rng.choice(WORKER_STEPS)
+    if rng.random() < SNAPSHOT_SHARE:
+        return rng.choice(SNAPSHOT_CALLS + SNAPSHOT_POINTS)
+    return rng.choice(TERM_CALLS + TERM_POINTS)
+
+
 class Fates:
     """Carries the faults out."""
 
@@ -82,6 +101,10 @@ class Fates:
         self._world = world
         self._armed: list[list[object]] = []
         self.counts: Counter[str] = Counter()
+        self.seen: Counter[str] = Counter()
+        """Steps that processes came to."""
+        self.struck: Counter[str] = Counter()
+        """Steps that a fault struck in."""
         for fault in faults:
             if fault.step:
                 world.scheduler.at(fault.at_s, partial(self._arm, fault))
@@ -100,6 +123,7 @@ class Fates:
 
     def step(self, who: str, what: str) -> None:
         """A process is at a step; a fault may have waited for it. Called outside of fibers."""
+        self.seen[what] += 1
         for armed in self._armed:
             fault = armed[0]
             assert isinstance(fault, Fault)
@@ -129,6 +153,8 @@ class Fates:
             leaders = [name for name in names if not worker and world.nodes[name].leading]
             choice = leaders if leaders and fault.pick < 0.7 else names
             who = choice[int(fault.pick * 7919) % len(choice)]
+        else:
+            self.struck[fault.step] += 1
         self.counts[fault.kind] += 1
         world.scheduler.note("fault", f"{fault.kind} of {who} for {fault.seconds:.2f} s (at {fault.step!r})")
         _ACTIONS[fault.kind](world, who, fault)
@@ -202,8 +228,7 @@ def _jump(world: World, who: str, fault: Fault) -> None:
 
 def _doom(**fate: bool) -> Callable[[World, str, Fault], None]:
     def doom(world: World, who: str, fault: Fault) -> None:
-        calls = ENGINE_STEPS[:12]
-        what = fault.step if fault.step in calls else calls[int(fault.pick * len(calls))]
+        what = fault.step if fault.step in ENGINE_CALLS else ENGINE_CALLS[int(fault.pick * len(ENGINE_CALLS))]
         for _ in range(1 + int(fault.pick * 10) % 2):
             world.network.doom(who, what, Fate(**fate))
 

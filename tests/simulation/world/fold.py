@@ -102,7 +102,8 @@ class Fold:
                 job.completions += 1
             case ev.JobFailed():
                 self._under_way(job, event, event.attempt)
-                job.state, job.started = ("SCHEDULED" if event.retry_at > event.at else "READY"), False
+                later = "SCHEDULED" if event.retry_at > event.at else "READY"
+                job.state, job.started = ("INCIDENT" if event.retry_at < 0 else later), False
             case ev.JobErrored():
                 self._under_way(job, event, event.attempt)
                 job.state = "ERRORED"

@@ -220,9 +220,12 @@ class Kafka:
     def bump(self, tid: str, epoch: int) -> int:
         """A producer that doesn't know which of its records arrived takes the next epoch for itself.
 
-        Whatever of it is still under way is refused from now on.
+        Whatever of it is still under way is refused from now on. A transaction that late records have opened
+        behind the abort is aborted too, as InitProducerId does it: they must not get into the next one.
         """
         state = self._current(tid, epoch)
+        if state.txn is not None and not state.ending:
+            self._end(state, "aborted")
         if state.ending:
             raise Busy("the aborted transaction is being ended")
         state.epoch += 1

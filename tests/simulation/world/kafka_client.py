@@ -155,9 +155,6 @@ class SimWriter:
             if unknown:
                 self._epoch = client.insist("bump", lambda: kafka.bump(tid, epoch), ABORT_S)
                 self._batch = 0
-            if unknown:
-                self._epoch = client.insist("bump", lambda: kafka.bump(tid, epoch), ABORT_S)
-                self._batch = 0
         except FencedOff as error:
             return Fenced(str(error))
         except (NoAnswer, Confused):

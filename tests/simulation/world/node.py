@@ -218,7 +218,7 @@ class SimNode:
     def partition(self, number: int) -> SimIO:
         return SimIO(self.kafka, number, self.unclear, self.world.shelves)
 
-    def pulse(self, on_death: Callable[[str, str], None]) -> SimPulse | None:
+    def pulse(self, on_death: Callable[[str, str, float], None]) -> SimPulse | None:
         return SimPulse(self.world.pulses, self.process, on_death) if self._knobs.pulse else None
 
     # -- what clients and operators do

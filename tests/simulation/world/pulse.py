@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from tests.simulation.world.runtime import SimRuntime
+
 if TYPE_CHECKING:
     from relevo_partitions.pulse.evidence import Peer
     from tests.simulation.world.network import Network
@@ -39,14 +41,14 @@ class PulseNet:
             link = self._network.link(name, PULSE)
             if incarnation in watcher.peers and watcher.process.alive and not link.cut:
                 watcher.process.scheduler.after(
-                    self._network.delay(link) * 5, partial(watcher.hear, node, incarnation)
+                    self._network.delay(link) * 5, partial(watcher.hear, node, incarnation, watcher.now())
                 )
 
 
 class SimPulse:
     """See `relevo_partitions.surroundings.PulsePort`."""
 
-    def __init__(self, net: PulseNet, process: Process, on_death: Callable[[str, str], None]) -> None:
+    def __init__(self, net: PulseNet, process: Process, on_death: Callable[[str, str, float], None]) -> None:
         self._net = net
         self._on_death = on_death
         self.process = process
@@ -62,8 +64,12 @@ class SimPulse:
     def stop(self) -> None:
         self.peers = set()
 
-    def hear(self, node: str, incarnation: str) -> None:
+    def now(self) -> float:
+        """By the process' monotonic clock."""
+        return SimRuntime(self.process).monotonic()
+
+    def hear(self, node: str, incarnation: str, lost_at: float) -> None:
         """The proof has come."""
         if self.process.alive and incarnation in self.peers:
             self.process.scheduler.note(self.process.name, f"pulse: {node} is dead")
-            self._on_death(node, incarnation)
+            self._on_death(node, incarnation, lost_at)

@@ -114,6 +114,13 @@ def test_the_picture_shows_what_a_job_costs_beside_others() -> None:
     shown = page({**report.empty(), "core": {"growth_us": {"timers": {"1000": 50.5, "100000": 51.25}}}})
     assert "1,000 scheduled jobs" in shown
     assert "51.25 µs" in shown
+    core = {
+        "growth_longest_ms": {"leases": {"1000": 7.5}},
+        "growth_bytes_each": {"finished": 210, "timers": None},
+    }
+    shown = page({**report.empty(), "core": core})
+    assert "7.5 ms" in shown
+    assert "210 bytes" in shown
 
 
 def test_a_picture_of_nothing_says_so() -> None:

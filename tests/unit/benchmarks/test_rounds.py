@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +34,37 @@ def test_a_jobs_cost_is_measured_beside_others(what: str, monkeypatch: pytest.Mo
         return machines[-1]
 
     monkeypatch.setattr(growth, "PartitionMachine", make)
+    watching = list(gc.callbacks)
     figures = list(growth.WAYS[what]([1, 3] if what == "types" else [20, 60]))
+    gc.callbacks[:] = watching
     assert len(figures) == 2
-    assert min(figures) > 0
+    assert min(each.us for each in figures) > 0
+    assert min(each.longest_ms for each in figures) > 0
+    assert gc.isenabled(), "nodes run with it"
     (machine,) = machines
     found = machine.summary()
     others = {"ready": 60 + 20, "timers": 60, "leases": 60, "finished": 0, "types": 3 * 21}[what]
-    measured = 2 * 40
+    assert figures[-1].others == {"finished": 60}.get(what, others)
+    measured = 2 * 2 * 40
     assert found["open"] == others
     assert found["remembered"] == (60 if what == "finished" else measured)
     assert found["leases"] == (60 if what == "leases" else 0)
     assert found["timers"] == (60 if what == "timers" else 0)
+
+
+def test_a_walk_of_the_collector_is_a_pause() -> None:
+    """It comes between two steps as well as in one, and a node stands still."""
+    pauses = growth.Pauses()
+    gc.collect()
+    pauses.close()
+    assert pauses.over() > 0
+    assert pauses.over() == 0
+
+
+def test_the_memory_of_one_is_told_from_the_first_size_to_the_last() -> None:
+    found = [growth.Found(1.0, 1.0, others, 50_000 + 200 * others) for others in (100, 1_000, 5_000)]
+    assert growth.bytes_each(found) == 200
+    assert growth.bytes_each([each._replace(resident=None) for each in found]) is None
 
 
 def test_what_drifts_weighs_on_all_alike() -> None:

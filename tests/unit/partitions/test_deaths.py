@@ -77,7 +77,7 @@ class Site:
         return self
 
     def hears(self, node: str = "dead", incarnation: str = "dead-1", at: float = 100.0) -> Site:
-        self.deaths.heard(Died(node, incarnation, at))
+        self.deaths.heard(Died(node, incarnation, at, at - 0.25))
         return self
 
     def act(self, now: float) -> list[int]:
@@ -99,6 +99,7 @@ def test_the_candidate_that_ranks_first_frees_the_partition_at_once() -> None:
     assert site.doomed == [0]
     assert site.znodes.claims == {}
     assert site.posts[0].death_noticed_at == 100.0
+    assert site.posts[0].leader_lost_at == 99.75
 
 
 def test_the_next_one_waits_a_step_and_others_wait_for_all_candidates() -> None:

@@ -35,7 +35,7 @@ class Pulses:
     ) -> tuple[Pulse, queue.SimpleQueue[tuple[str, str]]]:
         deaths: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
         pulse = Pulse(
-            node, incarnation, host=host, port=port, on_death=lambda node, life: deaths.put((node, life))
+            node, incarnation, host=host, port=port, on_death=lambda node, life, _: deaths.put((node, life))
         )
         self._made.append(pulse)
         pulse.start()
@@ -134,7 +134,7 @@ def test_a_callback_that_fails_stops_nothing(pulses: Pulses, caplog: pytest.LogC
     """One death that couldn't be told must not hide the next."""
     told: queue.SimpleQueue[str] = queue.SimpleQueue()
 
-    def fails(node: str, _: str) -> None:
+    def fails(node: str, _: str, _lost_at: float) -> None:
         told.put(node)
         raise RuntimeError("planted")
 
@@ -192,7 +192,7 @@ def test_a_node_watches_neither_itself_nor_what_has_no_usable_address(
 
 def test_a_list_given_before_the_start_counts(caplog: pytest.LogCaptureFixture, pulses: Pulses) -> None:
     other, _ = pulses.make("n1")
-    observer = Pulse("n2", "first", host="127.0.0.1", on_death=lambda node, life: None)
+    observer = Pulse("n2", "first", host="127.0.0.1", on_death=lambda node, life, lost_at: None)
     observer.watch([Peer("n1", "first", other.address)])
     observer.start()
     wait_until(met(caplog, "n1"), "the node is watched")
@@ -274,7 +274,7 @@ def test_stopping_is_bounded_though_the_callback_hangs(
     monkeypatch.setattr(pulse_module, "STOP_LIMIT_S", 0.05)
     hangs, release = threading.Event(), threading.Event()
 
-    def hang(node: str, incarnation: str) -> None:
+    def hang(node: str, incarnation: str, lost_at: float) -> None:
         hangs.set()
         release.wait(LIMIT_S)
 

@@ -96,18 +96,22 @@ def test_an_ended_connection_and_a_refusal_prove_the_death(
     connection = observer.meet(peer)
     peer.stop_listening()
     end(connection)
+    ended_at = observer.now
     observer.until(State.CLOSED)
     assert observer.deaths == [observer.contact.peer]
+    assert observer.contact.lost_at == ended_at
 
 
 def test_a_later_incarnation_at_the_port_proves_the_death(peer: PlayedPeer, observe: Observe) -> None:
     """A supervisor restarts a killed process faster than anybody can look."""
     observer = observe(peer.address)
     observer.lose(observer.meet(peer))
+    lost_at, observer.now = observer.now, observer.now + 0.5
     observer.until(State.LISTENING)
     peer.greet("n1", "second")
     observer.until(State.CLOSED)
     assert observer.deaths == [observer.contact.peer]
+    assert observer.contact.lost_at == lost_at, "not when it was proven"
 
 
 def test_a_connection_cut_by_something_in_between_proves_nothing(peer: PlayedPeer, observe: Observe) -> None:

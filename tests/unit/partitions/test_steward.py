@@ -156,6 +156,33 @@ def test_a_lost_reply_to_a_claim_hides_no_cause() -> None:
     assert record["claimed_at"] - record["noticed_at"] == 2_500
 
 
+def test_the_detection_of_a_death_begins_where_it_showed() -> None:
+    """From the notice to the attempt takes nothing: that alone would say that deaths are seen at once."""
+    office = Office()
+    office.stand_by()
+    office.runtime.monotonic.return_value = 107.0
+    office.runtime.wall.return_value = 0.0
+    office.post.death_noticed_at, office.post.leader_lost_at = 106.75, 106.5
+    assert office.steward.doomed(office.post) == "token"
+    assert office.observer.takeover_step.call_args.args == (0, "detect", 0.5)
+    assert office.post.takeover is not None
+    record = office.post.takeover.as_dict()
+    assert record["noticed_at"] - record["lost_at"] == 250
+
+
+def test_the_detection_by_zookeeper_begins_where_it_showed_nobody() -> None:
+    """What an earlier leader's death left behind has no part in it."""
+    office = Office()
+    office.stand_by()
+    office.post.leader_lost_at = 1.0
+    office.post.cause, office.post.free_since = Cause.ZNODE, 99.75
+    office.claim()
+    (takeover,) = office.steward.takeovers
+    assert takeover.as_dict()["lost_at"] is None
+    steps = [call.args[1:] for call in office.observer.takeover_step.call_args_list]
+    assert steps[0] == ("detect", office.runtime.monotonic() - 99.75)
+
+
 def test_the_standby_of_a_term_that_was_given_up_ends() -> None:
     """Its thread comes back from the call that hung: by then another standby follows the log."""
     office = Office()
