@@ -10,6 +10,9 @@ REPEAT ?= 20
 # How often `make kills` kills a leader.
 N ?= 500
 BROKERS ?= 1
+# Three brokers are measured beside three ZooKeepers, and compile three times as much before they are warm.
+ZOOKEEPERS ?= $(BROKERS)
+WARM_UP ?= $(if $(filter 3,$(BROKERS)),240,45)
 ONLY ?=
 BASE ?=
 BENCH_JOBS ?= 20000
@@ -38,8 +41,10 @@ help: ## Show this list
 	@echo
 	@echo "  make demo JOBS=5000 NODES=3 PARTITIONS=4 INPUT=jobs.jsonl    the demo's knobs"
 	@echo "  make simulate SEEDS=10000, make simulate SEED=42             more seeds; one of them again, with its trace"
-	@echo "  make drills REPEAT=5 BROKERS=3                               fewer repeats, on three brokers"
 	@echo "  make kills N=50                                              fewer kills"
+	@echo "  make drills REPEAT=5 BROKERS=3                               fewer repeats, on three brokers, with three"
+	@echo "                                                               ZooKeepers (ZOOKEEPERS=1: one) and 240 s of"
+	@echo "                                                               warm-up (WARM_UP=45: less)"
 	@echo "  make bench ONLY=throughput, make bench TINY=1                one part; only see that all of it works"
 
 setup: ## Check this machine, build .venv, resolve Kafka and ZooKeeper (once)
@@ -98,7 +103,7 @@ bench-compare: setup ## This revision beside another, in turns: BASE=<git revisi
 	$(BIN)/python -m tests.benchmarks.compare "$(BASE)" --jobs $(BENCH_JOBS) $(if $(TINY),--tiny)
 
 drills: setup ## Failovers of every kind, measured under load; the report goes to build/drill-report.json
-	$(BIN)/relevo drill all --repeat $(REPEAT) --brokers $(BROKERS)
+	$(BIN)/relevo drill all --repeat $(REPEAT) --brokers $(BROKERS) --zookeepers $(ZOOKEEPERS) --warm-up $(WARM_UP)
 
 kills: setup ## Leaders killed N times (500) under load, anywhere in what they do; then every job is accounted for
 	RELEVO_TEST_KILLS=$(N) $(PYTEST) -s tests/drills/test_many_kills.py

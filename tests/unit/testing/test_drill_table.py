@@ -52,9 +52,57 @@ def test_a_broken_expectation_and_a_skipped_drill_are_told_with_their_reasons() 
 
 def test_every_name_stands_for_drills_that_exist() -> None:
     for name in NAMES:
-        assert name == SOAK or set(chosen(name)) <= DRILLS.keys()
-    assert set(chosen(ALL)) == DRILLS.keys() - {"effects"}, "which needs a database"
+        assert name == SOAK or set(chosen([name])) <= DRILLS.keys()
+    assert set(chosen([ALL])) == DRILLS.keys() - {"effects"}, "which needs a database"
     assert {target.drill for target in targets_of(DrillSettings())} <= DRILLS.keys()
+
+
+def test_several_names_are_run_in_order_and_each_once() -> None:
+    assert chosen([SOAK, "zookeeper-down", "leader-kill", "zookeeper-down"]) == [
+        SOAK,
+        "zookeeper-down",
+        "zookeeper-down-kill",
+        "leader-kill",
+    ]
+
+
+def test_all_that_a_dead_worker_had_is_held_against_a_bound() -> None:
+    """A bound on the reported jobs alone says nothing of those that the engine doesn't know to be running."""
+    targets = [each for each in targets_of(DrillSettings()) if each.drill == "worker-kill"]
+    bounds = {each.measure: each.limit_ms for each in targets}
+    assert bounds == {
+        "started_redone_ms": 4_000,
+        "unreported_redone_ms": 6_000,
+        "partitions_taken_up_ms": 6_000,
+    }
+
+
+def test_the_help_says_what_all_stands_for() -> None:
+    from relevo.cli import drill
+
+    lines = (drill.command.help or "").splitlines()
+    named = [line.split()[0] for line in lines if line.split()[:1] and line.split()[0] in NAMES]
+    above = named[: named.index(ALL)]
+    assert set(chosen([ALL])) == set(chosen(above)), "all of the above"
+    assert named[named.index(ALL) + 1 :] == [SOAK, "effects"]
+
+
+def test_calls_and_leases_that_were_met_are_told() -> None:
+    run = a_run()
+    run.counts = {"leases_across_leaders": 0, "repeats_that_met_no_lease": 1, "calls_failed": 0}
+    run.extra = {"slowest_create_ms": 12.5, "slowest_read_ms": 41.0}
+    text = "\n".join(lines_of(report_of(run)))
+    assert "0 leases across leaders" in text
+    assert "1 of 1 repeats met no job whose lease had begun" in text
+    assert "slowest calls, until they had their answer: create 12.5 ms, read 41 ms" in text
+
+
+def test_a_soak_tells_repeats_that_no_fault_explains_separately() -> None:
+    run = a_run()
+    run.drill, run.jobs, run.effects_repeated, run.effects_repeated_in_flight = "soak", 1_000, 3, 2
+    text = "\n".join(lines_of(report_of(run)))
+    assert "3000 effects repeated per million jobs: 2000 that a fault caught" in text
+    assert "in the act, 1000 otherwise" in text
 
 
 def test_the_command_offers_what_the_catalog_has() -> None:

@@ -13,7 +13,7 @@ import relevo
 from relevo.dedup.store import Claim
 from relevo.testing import Engine
 from relevo.testing.ledger import Ledger, LedgerFile
-from relevo.testing.load import NotedStore, Orders, at_rate, keys_in_turn, main, noted, work
+from relevo.testing.load import NotedStore, Orders, at_rate, keys_in_turn, main, noted, takes_long, work
 from relevo_schemas.partitioning import partition_of
 
 
@@ -24,6 +24,20 @@ def test_partitions_take_turns(partitions: int) -> None:
     assert len(set(keys)) == 60
     turns = [partition_of(key, partitions) for key in keys]
     assert turns == [number % partitions for number in range(60)]
+
+
+@pytest.mark.parametrize("partitions", [1, 3, 4, 12, 24])
+def test_each_partition_gets_its_share_of_long_jobs(partitions: int) -> None:
+    """Counted over all of them, the long ones would all be of one partition, and the others prove nothing."""
+    every, turns = 12, 24
+    found = [divmod(n, partitions) for n in range(turns * partitions) if takes_long(n, partitions, every)]
+    for partition in range(partitions):
+        mine = [turn for turn, whose in found if whose == partition]
+        assert len(mine) == turns // every
+        assert mine[1] - mine[0] == every, "at even distances"
+    if partitions > 1:
+        assert len({turn for turn, _ in found}) > turns // every, "not all partitions at once"
+    assert not any(takes_long(n, partitions, 0) for n in range(100))
 
 
 def test_the_rate_does_not_wait_for_anybody() -> None:

@@ -47,6 +47,18 @@ def test_no_percentile_of_nothing(values: list[float], percent: float) -> None:
         percentile(values, percent)
 
 
+def test_repeats_that_no_fault_excuses_are_told_apart_per_million() -> None:
+    """In one figure, eight kills of a worker hide the one repeat that nothing explains."""
+    runs = [settled(1, 100.0), settled(2, 100.0)]
+    runs[1].effects_repeated = 2
+    found = summary_of(runs, [])
+    assert found["effects_repeated_per_million_jobs"] == 15_000
+    assert found["effects_repeated_in_flight_per_million_jobs"] == 10_000
+    assert found["effects_repeated_otherwise_per_million_jobs"] == 5_000
+    runs[1].effects_repeated_in_flight = None
+    assert summary_of(runs, [])["effects_repeated_otherwise_per_million_jobs"] is None, "nobody has looked"
+
+
 def test_what_was_not_measured_is_not_zero() -> None:
     """A node that doesn't tell when it noticed would else look like one that notices at once."""
     assert spread([None, None]) is None

@@ -34,7 +34,7 @@ class _OfGiven(click.Option):
 
 
 @click.command()
-@click.argument("name", type=click.Choice(NAMES), metavar="DRILL")
+@click.argument("names", type=click.Choice(NAMES), metavar="DRILL...", nargs=-1, required=True)
 @click.option(
     "--repeat", type=click.IntRange(1, 10_000), default=5, show_default=True, help="Repeats of each."
 )
@@ -145,7 +145,7 @@ class _OfGiven(click.Option):
 )
 @click.option("--kafka-option", multiple=True, metavar="NAME=VALUE", help="One more librdkafka option.")
 def command(
-    name: str, brokers: str, zookeepers: str, seed: int | None, duration: float,
+    names: tuple[str, ...], brokers: str, zookeepers: str, seed: int | None, duration: float,
     json_path: Path, picture: Path, kafka: str | None, zookeeper: str | None, cluster: str | None,
     kafka_option: tuple[str, ...], **given: Any,
 ) -> None:  # fmt: skip
@@ -162,18 +162,20 @@ def command(
     worker-kill        kill -9 of a worker
     worker-freeze      SIGSTOP of a worker until others have done its jobs, then SIGCONT
     rolling-restart    SIGTERM of each node in turn, and a start
-    soak               random ones of these every 10 to 20 s
-    all                all of these
+    all                all of the above, one after the other
+    soak               random ones of the above every 10 to 20 s, for --duration
     effects            kill -9 of random workers all the time, while each of --jobs has an effect in a
                        database, which counts them in the end (needs --effects)
 
-    It starts a cluster of its own, with --kafka, --zookeeper and --cluster it takes one that runs, as far as
-    its nodes are processes of yours on this machine; what it stopped there it starts again.
+    Several run one after the other. It starts a cluster of its own, with --kafka, --zookeeper and --cluster
+    it takes one that runs, as far as its nodes are processes of yours on this machine; what it stopped there
+    it starts again. Kafka and ZooKeeper are hurt only where it has started them.
 
     \b
     Examples:
       relevo drill leader-kill --repeat 20
-      relevo drill all --brokers 3 --zookeepers 3
+      relevo drill all --brokers 3 --zookeepers 3 --warm-up 240
+      relevo drill leader-kill rolling-restart
       relevo drill soak --duration 3600 --seed 7
       relevo drill effects --jobs 100000 --rate 400 --effects postgresql://me@localhost/scratch
       relevo drill leader-kill --kafka localhost:9092 --zookeeper localhost:2181 --cluster relevo
@@ -186,7 +188,7 @@ def command(
         raise click.UsageError(
             "--kafka and --zookeeper belong together: both for a cluster that runs already"
         )
-    if (name == "effects") != bool(given["effects"]):
+    if ("effects" in names) != bool(given["effects"]):
         raise click.UsageError("`relevo drill effects` and --effects URL belong together")
     # What the nodes need: if it is missing, better told before anything starts.
     importlib.import_module("relevo_engine.node")
@@ -209,7 +211,7 @@ def command(
     _say(f"seed {settings.seed}")
     session = Session(settings, _say, lambda grown: _write(grown, json_path, picture))
     try:
-        session.run(chosen(name))
+        session.run(chosen(names))
     finally:
         click.echo("\n".join(lines_of(session.report)))
         click.echo(f"written to {json_path} and {picture}")

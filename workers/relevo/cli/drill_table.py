@@ -26,6 +26,14 @@ def lines_of(report: Report) -> list[str]:
         lines += [f"{drill}: steps of a takeover, p50 in ms: {steps}"] if steps else []
         told = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in found["counts"].items())
         lines += [f"{drill}: {found['jobs']:,} jobs: {told}"] if told else []
+        known = {name: found.get(f"slowest_{name}_ms") for name in ("create", "read")}
+        if slowest := ", ".join(f"{name} {each['max']:g} ms" for name, each in known.items() if each):
+            lines.append(f"{drill}: slowest calls, until they had their answer: {slowest}")
+        if empty := found["counts"].get("repeats_that_met_no_lease"):
+            lines.append(
+                f"{drill}: {empty} of {found['repeats']} repeats met no job whose lease had begun, and proved"
+                " nothing about such jobs"
+            )
         lines += [f"{drill}: NOT SO: {each}" for each in found["broken"]]
         lines += [
             f"{drill}: {each['measure']} {each['at']} {each['found_ms']:g} ms, "
@@ -40,7 +48,9 @@ def lines_of(report: Report) -> list[str]:
             )
         if drill == "soak" and found["effects_repeated_per_million_jobs"] is not None:
             lines.append(
-                f"soak: {found['effects_repeated_per_million_jobs']:g} effects repeated per million jobs"
+                f"soak: {found['effects_repeated_per_million_jobs']:g} effects repeated per million jobs:"
+                f" {found['effects_repeated_in_flight_per_million_jobs']:g} that a fault caught in the act,"
+                f" {found['effects_repeated_otherwise_per_million_jobs']:g} otherwise"
             )
     lines += [f"{drill}: skipped: {reason}" for drill, reason in report.skipped.items()]
     if report.interrupted:

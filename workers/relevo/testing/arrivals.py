@@ -120,6 +120,20 @@ class Term(NamedTuple):
     wall: float
 
 
+class Lease(NamedTuple):
+    """One `JobStarted`: a worker runs the job, and the lease has begun.
+
+    Attributes:
+        partition: Whose job it is.
+        epoch: The term that took the report.
+        at: When, by the leader's clock, in milliseconds since the Unix epoch.
+    """
+
+    partition: int
+    epoch: int
+    at: float
+
+
 @dataclass
 class LogFacts:
     """What the job log told while the drill ran. Written by one thread, read by any.
@@ -134,6 +148,9 @@ class LogFacts:
         completed_twice: Keys with more than one completion.
         ended_before: Keys of jobs whose completion was refused, since they had ended, or are forgotten.
         timeouts: When each lease ran out, and the key.
+        leases: The first attempt of each job that was reported as started, by key.
+        ended_in: The epoch in which each job came to its end, by key.
+        newest_lease: When the latest lease of each partition was seen to begin.
         stale: Events of a term that stand behind the announcement of a newer one, in words.
         kinds: Events by kind.
     """
@@ -147,6 +164,9 @@ class LogFacts:
     completed_twice: list[str] = field(default_factory=list)
     ended_before: set[str] = field(default_factory=set)
     timeouts: list[tuple[float, str]] = field(default_factory=list)
+    leases: dict[str, Lease] = field(default_factory=dict)
+    ended_in: dict[str, int] = field(default_factory=dict)
+    newest_lease: dict[int, float] = field(default_factory=dict)
     stale: list[str] = field(default_factory=list)
     kinds: Counter[str] = field(default_factory=Counter)
 

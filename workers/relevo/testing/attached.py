@@ -152,7 +152,7 @@ class AttachedNode:
 
     def _registered(self) -> tuple[str, int] | None:
         """Address and process of whoever is registered under its name and answers now."""
-        address = _addresses(self._zookeeper, self._cluster).get(self.node_id)
+        address = live_addresses(self._zookeeper, self._cluster).get(self.node_id)
         row = _ask_itself(address) if address else None
         return (str(address), int(row["pid"])) if row is not None and "pid" in row else None
 
@@ -196,7 +196,7 @@ def find_nodes(kafka: str, zookeeper: str, cluster: str) -> Found:
     """
     from relevo_engine.errors import EngineError
 
-    addresses = _addresses(zookeeper, cluster)
+    addresses = live_addresses(zookeeper, cluster)
     if not addresses:
         raise DrillError(f"ZooKeeper at {zookeeper} knows no live node of a cluster {cluster!r}")
     nodes: dict[str, AttachedNode] = {}
@@ -220,8 +220,12 @@ def find_nodes(kafka: str, zookeeper: str, cluster: str) -> Found:
     return Found(kafka, zookeeper, partitions, nodes, unreachable)
 
 
-def _addresses(zookeeper: str, cluster: str) -> dict[str, str]:
-    """The live nodes' API addresses by name, as ZooKeeper has them."""
+def live_addresses(zookeeper: str, cluster: str) -> dict[str, str]:
+    """The live nodes' API addresses by name, as ZooKeeper has them; empty where there is no such cluster.
+
+    Raises:
+        DrillError: ZooKeeper doesn't answer.
+    """
     from kazoo.client import KazooClient
     from kazoo.exceptions import KazooException, NoNodeError
     from kazoo.handlers.threading import KazooTimeoutError

@@ -10,11 +10,23 @@ from relevo.testing.facts import ClusterFacts, NodeHandle
 from relevo.testing.faults import DrillError, FaultLog, FaultMark, FaultRefused, Kind
 from relevo.testing.proxy import TcpProxy
 from relevo.testing.servers import DrillServers
-from relevo.testing.waiting import wait_for
+from relevo.testing.waiting import FirstAnswer, wait_for
 
 Side = Literal["zookeeper", "kafka"]
 _CUTS: Final[Mapping[str, Kind]] = {"zookeeper": Kind.CUT_ZOOKEEPER, "kafka": Kind.CUT_KAFKA}
 _OF_PROCESSES: Final = frozenset({Kind.KILL, Kind.FREEZE, Kind.THAW, Kind.STOP, Kind.START})
+_OF_STARTED_SERVERS: Final = frozenset(
+    {
+        Kind.ZOOKEEPER_STOP,
+        Kind.ZOOKEEPER_START,
+        Kind.ZOOKEEPER_KILL,
+        Kind.BROKER_KILL,
+        Kind.BROKER_START,
+        Kind.BROKER_RESTART,
+    }
+)
+_OF_SERVERS: Final = "others may use its servers, and `relevo dev` ends, nodes and all, when one of its does"
+_OF_PROXIES: Final = "its nodes would have to have been started with a proxy before their servers"
 _ELECTION_S: Final = 30.0
 
 
@@ -50,10 +62,9 @@ class Damage(ClusterFacts):
         """Why this cluster can't have a fault of this kind; None where it can."""
         if self._servers is None:
             if kind not in _OF_PROCESSES:
-                return (
-                    f"{kind}: only in a cluster that the drill starts itself, not in one that it was given;"
-                    " leave the addresses out to have one started"
-                )
+                why = _OF_SERVERS if kind in _OF_STARTED_SERVERS else _OF_PROXIES
+                away = "leave the addresses out to have one started"
+                return f"{kind}: not in a cluster that was given: {why}; {away}"
             unreachable = [f"{name} {reason}" for name, reason in sorted(self._unreachable.items())]
             return f"{kind}: not every node can be reached: {'; '.join(unreachable)}" if unreachable else None
         if kind == Kind.CUT_KAFKA and not self._uses_kafka_proxies:
@@ -235,6 +246,20 @@ class Damage(ClusterFacts):
         mark = self._log.note(Kind.ZOOKEEPER_START, "zookeeper")
         servers.start_stopped(servers.local.zookeeper_servers)
         return mark
+
+    def return_zookeeper(self) -> float:
+        """Starts every ZooKeeper server that isn't running, as `start_zookeeper`.
+
+        Returns:
+            When the first of them served clients again, in Unix milliseconds: it may be long before all do.
+
+        Raises:
+            EngineError: One didn't start.
+        """
+        servers = self._for(Kind.ZOOKEEPER_START)
+        with FirstAnswer([server.spec.ready for server in servers.local.zookeeper_servers]) as first:
+            self.start_zookeeper()
+            return first.at_wall()
 
     def restart_zookeeper(self) -> FaultMark:
         """Ends all ZooKeeper servers and starts them again; the mark is that of the end."""

@@ -11,6 +11,7 @@ since the Unix epoch.
     B key attempt at worker  its effect begins
     E key attempt at worker  it has happened
     F key attempt at worker  its handler has ended with an exception instead
+    Q kind at took tries why a call that somebody waited for has been answered; why: how it failed, else -
 """
 
 from __future__ import annotations
@@ -75,6 +76,11 @@ class LedgerFile:
         """A handler has ended with an exception; whether its effect has happened isn't known."""
         self._write("F", key, str(attempt), f"{now_ms():.3f}", self.name)
 
+    def called(self, call: Call) -> None:
+        """A call that somebody waited for is over."""
+        why = " ".join(call.failed.split()) or "-"
+        self._write("Q", call.kind, f"{call.at:.3f}", f"{call.took_ms:.3f}", str(call.tries), why)
+
     def close(self) -> None:
         """Close the file."""
         os.close(self._descriptor)
@@ -89,6 +95,25 @@ class LedgerFile:
             raise OSError(
                 f"only {written} of {len(line)} bytes were written to {self.path}: is the disk full?"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call that somebody waited for.
+
+    Attributes:
+        kind: ``create`` or ``read``.
+        at: When it was made.
+        took_ms: How long it took until it was answered or given up, in milliseconds, asking again included.
+        tries: How often it was asked: more than once where the answer said so.
+        failed: How it failed; empty: it didn't.
+    """
+
+    kind: str
+    at: float
+    took_ms: float
+    tries: int
+    failed: str = ""
 
 
 @dataclass(slots=True)
@@ -168,6 +193,7 @@ class Ledger:
         runs: Runs of handlers by key, in the order in which they began.
         suppressed: How often a worker was told that a job is done already.
         at_work: Worker processes that have asked for a job.
+        calls: Calls that somebody waited for, in the order in which they were over.
     """
 
     folder: Path
@@ -177,6 +203,7 @@ class Ledger:
     runs: dict[str, list[EffectRun]] = field(default_factory=lambda: defaultdict(list))
     suppressed: int = 0
     at_work: set[str] = field(default_factory=set)
+    calls: list[Call] = field(default_factory=list)
     _offsets: dict[Path, int] = field(default_factory=dict)
     _claims: dict[tuple[str, str], float] = field(default_factory=dict)
     _running: dict[tuple[str, int, str], EffectRun] = field(default_factory=dict)
@@ -226,6 +253,9 @@ class Ledger:
                 self._running.pop((key, int(rest[0]), rest[2])).ended = float(rest[1])
             elif kind == "F":
                 self._running.pop((key, int(rest[0]), rest[2])).failed = float(rest[1])
+            elif kind == "Q":
+                why = rest[3] if rest[3] != "-" else ""
+                self.calls.append(Call(key, float(rest[0]), float(rest[1]), int(rest[2]), why))
             else:
                 raise ValueError(f"kind {kind!r}")
         except (ValueError, IndexError, KeyError) as error:

@@ -4,8 +4,8 @@ The processes that are hurt, those that load and the one that measures are diffe
 real and a measurement isn't disturbed by the load. The rate doesn't depend on answers: while a partition has
 no leader, jobs are sent on.
 
-Run as ``python -m relevo.testing.load create|work ORDERS`` with a file of `Orders` as JSON; a third argument
-is a worker's lasting name in its consumer group.
+Run as ``python -m relevo.testing.load create|work|call ORDERS`` with a file of `Orders` as JSON; a third
+argument is a worker's lasting name in its consumer group.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import Any, Final, Protocol
 
 import relevo
 from relevo.dedup.store import Answer, Claim, Done, Finish, StoreTransaction
+from relevo.testing.calls import Callers, Nodes
 from relevo.testing.effects import effects_at
 from relevo.testing.ledger import LedgerFile, now_ms
 from relevo_schemas.partitioning import partition_of
@@ -50,6 +51,11 @@ class Orders:
         rate: Jobs per second.
         lease_s: Lease of each job.
         work_s: How long an effect takes.
+        long_every: One of so many jobs of each partition takes `long_s` instead; 0: none.
+        long_s: How long that is.
+        calls: Calls per second that wait for their answer, see `relevo.testing.calls`.
+        zookeeper: Where nodes are looked up that such calls go to.
+        nodes: Addresses of the nodes' HTTP APIs, as far as they are known.
         concurrency: Effects at once in each worker.
         redis: Address of a dedup store that all workers share; empty: each has one in memory.
         jobs: How many jobs; 0: until SIGTERM.
@@ -66,6 +72,11 @@ class Orders:
     rate: float
     lease_s: float = 5.0
     work_s: float = 0.05
+    long_every: int = 0
+    long_s: float = 0.6
+    calls: float = 0.0
+    zookeeper: str = ""
+    nodes: list[str] = field(default_factory=list)
     concurrency: int = 32
     redis: str = ""
     jobs: int = 0
@@ -97,6 +108,15 @@ def keys_in_turn(partitions: int, prefix: str) -> Iterator[str]:
             key = f"{prefix}-{next(numbers)}"
             waiting[partition_of(key, partitions)].append(key)
         yield waiting[partition].pop(0)
+
+
+def takes_long(number: int, partitions: int, every: int) -> bool:
+    """Whether a job, counted from 0 while partitions take turns, is one of the long ones.
+
+    Each partition gets one every so many of its jobs, and not all partitions theirs at once.
+    """
+    turn, partition = divmod(number, partitions)
+    return every > 0 and (turn + partition * every // partitions) % every == 0
 
 
 class StopFlag:
@@ -184,12 +204,13 @@ def create(orders: Orders) -> None:
     keys = keys_in_turn(orders.partitions, f"d{os.getpid()}-{int(now_ms()) % 100_000_000}")
 
     def jobs() -> Iterator[relevo.NewJob]:
-        for _ in itertools.islice(at_rate(orders.rate, stop), orders.jobs or None):
+        for number in itertools.islice(at_rate(orders.rate, stop), orders.jobs or None):
             key = next(keys)
             sent[key] = now_ms()
-            yield relevo.NewJob(
-                type=orders.type, key=key, variables={"sent": sent[key]}, lease=orders.lease_s
-            )
+            variables = {"sent": sent[key]}
+            if takes_long(number, orders.partitions, orders.long_every):
+                variables["work"] = orders.long_s
+            yield relevo.NewJob(type=orders.type, key=key, variables=variables, lease=orders.lease_s)
 
     with relevo.Client(orders.kafka, cluster=orders.cluster, **orders.options) as client:
         for made in client.create_many(jobs(), in_flight=IN_FLIGHT_MAX, timeout=_ANSWER_S):
@@ -215,10 +236,24 @@ def work(orders: Orders) -> None:
 
     @app.job(orders.type, concurrency=orders.concurrency, lease=orders.lease_s)
     async def handle(job: relevo.Job) -> None:
-        effect = asyncio.sleep(orders.work_s) if effects is None else effects.perform(job, orders.work_s)
+        seconds = float(job.variables.get("work", orders.work_s))
+        effect = asyncio.sleep(seconds) if effects is None else effects.perform(job, seconds)
         await noted(book, job, effect)
 
     app.run(drain=_DRAIN_S)
+    book.close()
+
+
+def call(orders: Orders) -> None:
+    """Create and read as users do, and wait for each answer; until SIGTERM."""
+    stop = StopFlag()
+    book = LedgerFile(Path(orders.folder), f"caller-{os.getpid()}")
+    places = Nodes(orders.nodes, orders.zookeeper, orders.cluster)
+    with relevo.Client(orders.kafka, cluster=orders.cluster, **orders.options) as client:
+        callers = Callers(client, places, book, job_type=orders.type, lease_s=orders.lease_s)
+        with callers:
+            for number in at_rate(orders.calls, stop):
+                callers.call(number)
     book.close()
 
 
@@ -243,9 +278,9 @@ def _store(orders: Orders) -> relevo.DedupStore:
 
 def main(arguments: list[str]) -> int:
     """Run one of the processes."""
-    kinds = {"create": create, "work": work}
+    kinds = {"create": create, "work": work, "call": call}
     if len(arguments) not in (2, 3) or arguments[0] not in kinds:
-        sys.stderr.write("usage: python -m relevo.testing.load create|work ORDERS [GROUP_INSTANCE_ID]\n")
+        sys.stderr.write("usage: python -m relevo.testing.load create|work|call ORDERS [GROUP_INSTANCE_ID]\n")
         return 2
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     orders = Orders.read(Path(arguments[1]))

@@ -158,6 +158,20 @@ class Run:
         return head | {name: value for name, value in whole.items() if name not in head and name != "fault"}
 
 
+def spans(runs: Sequence[Run]) -> list[tuple[Run, float, float]]:
+    """Each repeat of a drill with its part of the time: from its beginning to the next one's.
+
+    Args:
+        runs: In order.
+
+    Returns:
+        Run, from, to (exclusive), in milliseconds since the Unix epoch.
+    """
+    # What came before the first belongs to it.
+    begins = [0.0, *(run.begun for run in runs[1:]), float("inf")]
+    return [(run, begins[place], begins[place + 1]) for place, run in enumerate(runs)]
+
+
 @dataclass(frozen=True)
 class Target:
     """A time that a drill is held against: told as met or missed, and no reason to fail.
@@ -195,6 +209,7 @@ def summary_of(runs: Sequence[Run], targets: Sequence[Target]) -> dict[str, Any]
     steps = dict.fromkeys(name for run in runs for sample in run.samples for name in sample.steps)
     jobs = sum(run.jobs for run in runs)
     repeated = _sum(run.effects_repeated for run in runs)
+    in_flight = _sum(run.effects_repeated_in_flight for run in runs)
     return {
         "repeats": len(runs),
         "samples": sum(len(run.samples) for run in runs),
@@ -206,9 +221,12 @@ def summary_of(runs: Sequence[Run], targets: Sequence[Target]) -> dict[str, Any]
         "jobs": jobs,
         "lost": _sum(run.lost for run in runs),
         "effects_repeated": repeated,
-        "effects_repeated_in_flight": _sum(run.effects_repeated_in_flight for run in runs),
-        "effects_repeated_per_million_jobs": (
-            round(repeated * 1e6 / jobs, 2) if repeated is not None and jobs else None
+        "effects_repeated_in_flight": in_flight,
+        "effects_repeated_per_million_jobs": _per_million(repeated, jobs),
+        "effects_repeated_in_flight_per_million_jobs": _per_million(in_flight, jobs),
+        # What no fault caught in the act, so that nothing excuses it.
+        "effects_repeated_otherwise_per_million_jobs": (
+            None if repeated is None or in_flight is None else _per_million(repeated - in_flight, jobs)
         ),
         "counts": {name: sum(run.counts.get(name, 0) for run in runs) for name in _names(runs)},
         "verify_ok": all(run.verify_ok is True for run in runs),
@@ -299,6 +317,10 @@ class Report:
 def _names(runs: Sequence[Run]) -> list[str]:
     """What is counted in some of them, in the order in which it was."""
     return list(dict.fromkeys(name for run in runs for name in run.counts))
+
+
+def _per_million(count: int | None, jobs: int) -> float | None:
+    return round(count * 1e6 / jobs, 2) if count is not None and jobs else None
 
 
 def _rounded(value: float | None) -> float | None:

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from relevo import names
 from relevo.kafka_options import options_for_consumer
-from relevo.testing.arrivals import Activations, Arrival, LogFacts, Term
+from relevo.testing.arrivals import Activations, Arrival, Lease, LogFacts, Term
 from relevo.testing.faults import DrillError
 from relevo_schemas import codec, events
 from relevo_schemas.delivery import Activation
@@ -181,12 +181,17 @@ class LogWatcher(Watcher):
             seen.accepts.setdefault((partition, event.epoch), wall)
         if isinstance(event, events.JobCreated):
             seen.created += 1
+        elif isinstance(event, events.JobStarted):
+            seen.leases.setdefault(event.key, Lease(partition, event.epoch, float(event.at)))
+            seen.newest_lease[partition] = wall
         elif isinstance(event, events.JobCompleted):
             if event.key in seen.completed:
                 seen.completed_twice.append(event.key)
             seen.completed.setdefault(event.key, float(event.at))
+            seen.ended_in.setdefault(event.key, event.epoch)
         elif isinstance(event, _TERMINAL):
             seen.ended_otherwise[event.key] = type(event).__name__
+            seen.ended_in.setdefault(event.key, event.epoch)
         elif isinstance(event, events.JobTimedOut):
             seen.timeouts.append((wall, event.key))
         elif isinstance(event, events.CommandRejected) and _had_ended(event):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from relevo.testing.drills import brokers, effects, leaders, workers, zookeepers
@@ -35,6 +35,9 @@ class Drill:
         nodes_min: Nodes likewise.
         summary: What it does, in one line.
         work_s: How long each effect takes, in seconds.
+        leases: Whether a share of its jobs takes long, so that leases are under way at its faults.
+        calls: Whether somebody makes calls meanwhile that wait for their answer.
+        calls_hold: Whether none of these may fail.
         count_up: Asked in the end about the effects of a drill whose effects happen in a database; None: they
             happen nowhere. Such a drill has one repeat.
     """
@@ -46,7 +49,19 @@ class Drill:
     brokers_min: int = 1
     nodes_min: int = 1
     work_s: float = DrillSettings.work_s
+    leases: bool = True
+    calls: bool = False
+    calls_hold: bool = False
     count_up: Callable[[Scene, Run, Accounts], None] | None = None
+
+    def settings(self, given: DrillSettings) -> DrillSettings:
+        """What this drill makes of the session's settings."""
+        return replace(
+            given,
+            work_s=self.work_s,
+            long_every=given.long_every if self.leases else 0,
+            calls_per_s=given.calls_per_s if self.calls else 0.0,
+        )
 
     def why_never(self, settings: DrillSettings) -> str | None:
         """Why it can't be run on a cluster that is started with these settings; None where it can."""
@@ -89,7 +104,9 @@ DRILLS: Final = {
             "a leader cut off from ZooKeeper only",
             nodes_min=2,
         ),
-        Drill("zookeeper-down", zookeepers.zookeeper_down, _ZOOKEEPER, "no ZooKeeper for a while"),
+        Drill(
+            "zookeeper-down", zookeepers.zookeeper_down, _ZOOKEEPER, "no ZooKeeper for a while", calls=True
+        ),
         Drill(
             "zookeeper-down-kill",
             zookeepers.zookeeper_down_kill,
@@ -102,6 +119,7 @@ DRILLS: Final = {
             zookeepers.zookeeper_restart,
             _ZOOKEEPER,
             "the ensemble's leader killed, or the only server restarted",
+            calls=True,
         ),
         Drill(
             "broker-kill",
@@ -111,16 +129,22 @@ DRILLS: Final = {
             brokers_min=3,
         ),
         Drill("broker-restart", brokers.broker_restart, (Kind.BROKER_RESTART,), "a broker restarted"),
-        Drill("worker-kill", workers.worker_kill, (), "kill -9 of a worker", work_s=LONG_S),
+        Drill("worker-kill", workers.worker_kill, (), "kill -9 of a worker", work_s=LONG_S, leases=False),
         Drill(
             "effects",
             effects.kill_workers,
             (),
             "kill -9 of random workers all the time, effects counted in a database",
+            leases=False,
             count_up=effects.count_up,
         ),
         Drill(
-            "worker-freeze", workers.worker_freeze, (), "SIGSTOP of a worker, later SIGCONT", work_s=LONG_S
+            "worker-freeze",
+            workers.worker_freeze,
+            (),
+            "SIGSTOP of a worker, later SIGCONT",
+            work_s=LONG_S,
+            leases=False,
         ),
         Drill(
             "rolling-restart",
@@ -128,6 +152,8 @@ DRILLS: Final = {
             (Kind.STOP, Kind.START),
             "SIGTERM of each node in turn, and a start",
             nodes_min=2,
+            calls=True,
+            calls_hold=True,
         ),
     )
 }
@@ -135,8 +161,12 @@ NAMES: Final = (*(name for name in DRILLS if name != "zookeeper-down-kill"), SOA
 """What can be asked for."""
 
 
-def chosen(name: str) -> list[str]:
-    """The drills that a name stands for."""
+def chosen(names: Iterable[str]) -> list[str]:
+    """The drills that these names stand for, each once, in the order in which they are named first."""
+    return list(dict.fromkeys(each for name in names for each in _behind(name)))
+
+
+def _behind(name: str) -> list[str]:
     if name == ALL:
         return [each.name for each in DRILLS.values() if each.count_up is None]
     return [name, "zookeeper-down-kill"] if name == "zookeeper-down" else [name]
@@ -161,7 +191,15 @@ def targets_of(settings: DrillSettings) -> list[Target]:
         Target("zookeeper-down-kill", "replaced_after_return_ms", "max", 1_000),
         Target("zookeeper-restart", "max_gap_ms", "max", 200),
         Target("broker-kill", "broker_gap_ms", "max", (BROKER_SESSION_S + 2.5) * 1000),
-        Target("worker-kill", "started_redone_ms", "max", redone),
-        Target("worker-freeze", "started_redone_ms", "max", redone),
+        *(
+            Target(drill, measure, "max", limit)
+            for drill in ("worker-kill", "worker-freeze")
+            for measure, limit in (
+                ("started_redone_ms", redone),
+                # No lease of theirs has begun: only the group can miss the worker.
+                ("unreported_redone_ms", GROUP_SESSION_S * 1000),
+                ("partitions_taken_up_ms", GROUP_SESSION_S * 1000),
+            )
+        ),
         Target("rolling-restart", "max_gap_ms", "max", 200),
     ]

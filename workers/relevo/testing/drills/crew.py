@@ -22,7 +22,7 @@ _CREATOR_STOP_S: Final = 60.0
 
 
 class Crew:
-    """One process that creates jobs, and the workers.
+    """One process that creates jobs, one that calls where the orders say so, and the workers.
 
     Args:
         orders: What they are to do.
@@ -42,6 +42,7 @@ class Crew:
         Path(orders.folder).mkdir(parents=True, exist_ok=True)
         orders.write(folder / "orders.json")
         self._creator = self._process("creator", 1, "create")
+        self._callers = [self._process("caller", 1, "call")] if orders.calls else []
         # Members with a name of their own get their partitions back as soon as they are there again: with
         # a kill every few seconds the group would else wait for one of the dead all the time.
         self._workers = [
@@ -50,7 +51,7 @@ class Crew:
         ]
 
     def __enter__(self) -> Self:
-        """Start the workers, and then the creator.
+        """Start the workers, and then those who create and call.
 
         Raises:
             DrillError: They don't get to work.
@@ -59,7 +60,8 @@ class Crew:
             for worker in self._workers:
                 worker.spawn()
             self.await_shared_out()
-            self._creator.spawn()
+            for process in (self._creator, *self._callers):
+                process.spawn()
         except BaseException:
             self.close()
             raise
@@ -73,7 +75,7 @@ class Crew:
 
     def close(self) -> None:
         """End all of them. Twice does no harm."""
-        for process in (self._creator, *self._workers):
+        for process in (self._creator, *self._callers, *self._workers):
             process.stop(timeout_s=_STOP_S)
 
     def check(self) -> None:
@@ -82,7 +84,8 @@ class Crew:
         Raises:
             ServerError: One has ended by itself; the message has the end of its log.
         """
-        self._creator.check()
+        for process in (self._creator, *self._callers):
+            process.check()
 
     @property
     def workers(self) -> list[Server]:
@@ -123,8 +126,9 @@ class Crew:
         self.await_shared_out()
 
     def stop_creating(self) -> None:
-        """Create no more; returns once every job sent so far was acknowledged or given up."""
-        self._creator.stop(timeout_s=_CREATOR_STOP_S)
+        """Create and call no more; returns once all that was sent is acknowledged, answered or given up."""
+        for process in (*self._callers, self._creator):
+            process.stop(timeout_s=_CREATOR_STOP_S)
         self.ledger.refresh()
 
     def await_shared_out(self) -> None:

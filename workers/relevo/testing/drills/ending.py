@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -10,7 +9,7 @@ from typing import Any, Final
 from relevo.testing.arrivals import LogFacts
 from relevo.testing.drills.scene import Scene
 from relevo.testing.ledger import EffectRun, Moment, Repeat, repeats
-from relevo.testing.report import Run
+from relevo.testing.report import Run, spans
 from relevo.testing.waiting import NotInTime, wait_for
 
 DRAIN_S: Final = 180.0
@@ -134,11 +133,7 @@ def settle(runs: Sequence[Run], accounts: Accounts, *, shared_store: bool) -> No
         shared_store: Whether all workers had one dedup store. Where each has its own, one that dies or sleeps
             can't know what the others do, and a repeat of its doing is counted and breaks no promise.
     """
-    if not runs:
-        return
-    # What came before the first belongs to it.
-    begins = [0.0, *(run.begun for run in runs[1:]), float("inf")]
-    for run, (begin, end) in zip(runs, itertools.pairwise(begins), strict=True):
+    for run, begin, end in spans(runs):
         mine = {key for key, at in accounts.accepted.items() if begin <= at < end}
         repeated = [each for each in accounts.repeated if begin <= each.run.begun < end]
         run.jobs = len(mine)

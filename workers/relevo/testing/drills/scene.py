@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -27,9 +28,12 @@ if TYPE_CHECKING:
 FLOW_S: Final = 120.0
 """The longest wait for jobs to flow again, in seconds."""
 _SPREAD_S: Final = 45.0
+_LEASE_S: Final = 5.0
 _CONTROL_S: Final = 2.0
 """How much of the load the control looks at, in seconds."""
 _FLOWING: Final = 5
+_LONG_PART: Final = 0.25
+"""Of what all workers can do at once, so much may be long jobs."""
 _EFFECTS_AT_ONCE: Final = 12
 """In each worker, where each takes a connection to a database, which has 100 as a rule."""
 
@@ -87,6 +91,11 @@ class Scene:
                 rate=settings.rate,
                 lease_s=settings.lease_s,
                 work_s=settings.work_s,
+                long_every=_long_every(settings),
+                long_s=settings.long_s,
+                calls=settings.calls_per_s,
+                zookeeper=cluster.zookeeper,
+                nodes=[cluster.node(name).address for name in cluster.nodes],
                 redis=settings.redis,
                 concurrency=_EFFECTS_AT_ONCE if effects_name else Orders.concurrency,
                 jobs=settings.jobs if effects_name else 0,
@@ -152,9 +161,16 @@ class Scene:
         self._activation_watcher.check()
         self._log_watcher.check()
 
-    def mark(self, what: str, at: FaultMark | None = None) -> None:
-        """Note that something happens, and tell it."""
-        self.marks.append(Mark(at.at_wall if at is not None else now_ms(), what))
+    def mark(self, what: str, at: FaultMark | None = None, *, at_wall: float | None = None) -> None:
+        """Note that something happens, and tell it.
+
+        Args:
+            what: In words.
+            at: What was done; its time counts.
+            at_wall: When, in milliseconds since the Unix epoch; by default now.
+        """
+        moment = at.at_wall if at is not None else at_wall
+        self.marks.append(Mark(now_ms() if moment is None else moment, what))
         self.say(what)
 
     def led_by(self, node: str) -> dict[int, int]:
@@ -187,6 +203,25 @@ class Scene:
             return all(self.seen.count_sent(partition, moment) >= each for partition in wanted)
 
         wait_for(flows, f"jobs are handed out in partitions {wanted}", timeout_s=FLOW_S)
+
+    def await_lease(self, partitions: Iterable[int]) -> bool:
+        """Wait until the lease of a job of these partitions has just begun, so that a fault meets it.
+
+        Returns:
+            False: None has, where long jobs are few; a drill goes on and says what it proved.
+        """
+        if not self.crew.orders.long_every:
+            return False
+        wanted, since = list(partitions), now_ms()
+
+        def begun() -> bool:
+            self.check()
+            return any(self.log.newest_lease.get(partition, 0.0) > since for partition in wanted)
+
+        try:
+            return wait_for(begun, f"a lease of partitions {wanted} begins", timeout_s=_LEASE_S)
+        except NotInTime:
+            return False
 
     def await_calm(self, run: Run | None = None) -> None:
         """Wait until the cluster is as it was: led, stood by, spread, and handing out what is sent.
@@ -258,3 +293,11 @@ class Scene:
             "latency_max_ms": round(delays[-1], 1),
             "load_average": round(os.getloadavg()[0], 1),
         }
+
+
+def _long_every(settings: DrillSettings) -> int:
+    """One of so many jobs takes long: at a high rate fewer, as the workers have the others to do, too."""
+    if not settings.long_every:
+        return 0
+    at_once = settings.workers * Orders.concurrency * _LONG_PART
+    return max(settings.long_every, math.ceil(settings.rate * settings.long_s / at_once))

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from relevo.errors import RelevoError, Unreachable
 from relevo.kafka_options import options_for_producer
+from relevo.testing.drills.calls import judge_calls
 from relevo.testing.drills.catalog import DRILLS, SOAK, Drill, targets_of
 from relevo.testing.drills.effects import database
 from relevo.testing.drills.ending import DRAIN_S, close_books, drain, settle
+from relevo.testing.drills.leases import judge_leases
 from relevo.testing.drills.machine import machine
 from relevo.testing.drills.scene import Scene
 from relevo.testing.drills.settings import JOB_TYPE, OF_THE_CLUSTER, DrillSettings
@@ -162,7 +164,8 @@ class Session:
         Raises:
             DrillError: Its jobs aren't done in time: what is left would be the load of the first drill, too.
         """
-        busy = replace(self.settings, rate=_WARM_UP_TIMES * self.settings.rate)
+        rate = _WARM_UP_TIMES * self.settings.rate
+        busy = replace(self.settings, rate=rate, long_every=0, calls_per_s=0.0)
         self._say(f"warming up: {busy.rate:g} jobs/s for {busy.warm_up_s:g} s")
         with Scene(cluster, busy, folder, self._say) as scene:
             scene.watch_for(busy.warm_up_s)
@@ -180,9 +183,8 @@ class Session:
         if self._skip(name, drills[0].why_not(cluster) if drills else "no fault is possible here"):
             return
         self._say(f"{name}: {self.settings.rate:g} jobs/s over {cluster.partitions} partitions")
-        settings = replace(self.settings, work_s=drills[0].work_s)
-        if name == SOAK:
-            settings = replace(self.settings, down_s=_SOAK_DOWN_S)
+        soak = name == SOAK
+        settings = replace(self.settings, down_s=_SOAK_DOWN_S) if soak else drills[0].settings(self.settings)
         faults_before = len(cluster.faults)
         count_up = drills[0].count_up
         place = self._place if count_up is not None else ""
@@ -192,7 +194,7 @@ class Session:
                 scene.await_calm()
                 self.report.controls[name] = scene.control()
             try:
-                if name == SOAK:
+                if soak:
                     self._soak(scene, drills)
                 else:
                     self._repeat(scene, drills[0])
@@ -200,9 +202,15 @@ class Session:
                 self.panels.append(panel_of(name, scene.seen.all(), scene.log.completed, scene.marks))
             runs = self.report.runs_of(name)
             self._say(f"{name}: waiting for the last job, and asking the verifier")
-            hits = [Moment(each.at_wall) for each in cluster.faults[faults_before:] if each.kind in _HITS]
+            faults = cluster.faults[faults_before:]
+            hits = [Moment(each.at_wall) for each in faults if each.kind in _HITS]
             accounts = close_books(scene, hits, handled=count_up is None)
             settle(runs, accounts, shared_store=bool(settings.redis) and count_up is None)
+            ledger, workers_hit = scene.crew.ledger, scene.crew.hits
+            if settings.long_every:
+                judge_leases(runs, scene.log, faults, accounts.repeated, ledger.runs, workers_hit)
+            if settings.calls_per_s:
+                judge_calls(runs, ledger.calls, lambda run: DRILLS[run.fault or run.drill].calls_hold)
             if count_up is not None:
                 count_up(scene, runs[-1], accounts)
         self._changed(self)

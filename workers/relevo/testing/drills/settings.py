@@ -38,6 +38,11 @@ class DrillSettings:
         session_timeout_s: The nodes' ZooKeeper session, in seconds.
         lease_s: Lease of each job, in seconds.
         work_s: How long each effect takes, in seconds; this is over before it would be reported as started.
+        long_every: One of so many jobs of a partition takes `long_s` instead, so that its lease has begun; 0:
+            none. Fewer do where they would take more than a quarter of what the workers can do at once.
+        long_s: How long such a job's effect takes, in seconds.
+        calls_per_s: Creations and reads per second, taken together, that somebody waits for, in the drills
+            that look at them.
         redis: Address of a dedup store for all workers; empty: see `relevo.testing.drills.store`.
         effects: Where effects happen and are counted, see `relevo.testing.effects`; empty: nowhere.
         jobs: How many jobs the drill of effects creates.
@@ -65,6 +70,9 @@ class DrillSettings:
     session_timeout_s: float = 2.0
     lease_s: float = 3.0
     work_s: float = 0.03
+    long_every: int = 12
+    long_s: float = 0.6
+    calls_per_s: float = 4.0
     redis: str = ""
     effects: str = ""
     jobs: int = 10_000

@@ -7,7 +7,6 @@ from typing import Final
 from relevo.testing.drills.leaders import await_knows_better, choose_leader, expect_nothing_stale
 from relevo.testing.drills.scene import Scene
 from relevo.testing.drills.takeovers import await_takeovers, samples_of
-from relevo.testing.ledger import now_ms
 from relevo.testing.report import Run
 
 _KILL_BEFORE_RETURN_S: Final = 3.0
@@ -62,15 +61,15 @@ def zookeeper_down_kill(scene: Scene, run: Run) -> None:
     fault = scene.cluster.kill(victim)
     scene.mark(f"kill -9 {victim}, leader of {sorted(epochs)}", fault)
     scene.watch_for(_KILL_BEFORE_RETURN_S)
-    scene.cluster.start_zookeeper()
-    answers = now_ms()
-    scene.mark("ZooKeeper answers again")
+    answers = scene.cluster.return_zookeeper()
+    scene.mark("ZooKeeper answers again", at_wall=answers)
     await_takeovers(scene, epochs)
     scene.await_flow()
     run.samples = samples_of(scene, epochs, fault)
     firsts = [scene.seen.first_of_term(partition, epoch + 1) for partition, epoch in epochs.items()]
-    replaced = max((first.wall - answers for first in firsts if first is not None), default=0.0)
-    run.extra["replaced_after_return_ms"] = round(max(0.0, replaced), 1)
+    replaced = [first.wall - answers for first in firsts if first is not None]
+    if replaced:
+        run.extra["replaced_after_return_ms"] = round(max(replaced), 1)
     scene.cluster.start(victim)
     scene.mark(f"{victim} started again")
     scene.await_calm(run)
