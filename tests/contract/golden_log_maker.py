@@ -66,7 +66,7 @@ def _first_term(p: Partition) -> None:
         p.create(f"queued-{n}", priority=n % 3 - 1, retries=1, backoff_ms=1_000)
     p.start("plain")
     p.extend("plain")  # leaves no event
-    p.send(cmd.CheckpointJob("plain", 1, b'{"page":7}'))
+    p.send(cmd.CheckpointJob("plain", 0, 1, b'{"page":7}'))
     p.complete("plain", result=b'{"id":"m-1"}')
     p.complete("plain")  # refused
     p.complete("run-at-is-past")  # never started
@@ -74,23 +74,23 @@ def _first_term(p: Partition) -> None:
     p.send(b"not a record", None)
     p.step(6_000)  # full/ü is due
     p.start("full/ü", worker="w2")
-    p.send(cmd.CheckpointJob("full/ü", 1, b'"half"'))
-    p.send(cmd.CheckpointJob("full/ü", 1, b""))  # withdrawn
+    p.send(cmd.CheckpointJob("full/ü", 0, 1, b'"half"'))
+    p.send(cmd.CheckpointJob("full/ü", 0, 1, b""))  # withdrawn
     p.fail("full/ü", retry_in_ms=0, error="at once")
     p.step(2_500)  # two expire
-    p.send(cmd.StartJobs("w3", tuple(cmd.LeaseRef(f"queued-{n}", 1, 40_000) for n in (0, 1, 2, 5))))
+    p.send(cmd.StartJobs("w3", tuple(cmd.LeaseRef(f"queued-{n}", 0, 1, 40_000) for n in (0, 1, 2, 5))))
 
 
 def _second_term(p: Partition) -> None:
     p.fail("queued-2", error="with backoff")
     p.fail("queued-5", retriable=False, error="never")
-    p.send(cmd.ThrowError("queued-0", 1, "NO_SUCH_USER", "gone"))
+    p.send(cmd.ThrowError("queued-0", 0, 1, "NO_SUCH_USER", "gone"))
     p.send(cmd.UpdateJob("queued-3", 50, None), cmd.UpdateJob("queued-2", None, 9))
     p.step(1_500)  # queued-2 is due again
     p.send(cmd.CancelJob("queued-3", "ordered twice"))
     p.send(cmd.CancelJob("nobody", ""))  # refused
     p.send(cmd.RetryJob("queued-5", 3))
-    p.send(cmd.CheckpointJob("queued-1", 1, b'{"rows":12}'))
+    p.send(cmd.CheckpointJob("queued-1", 0, 1, b'{"rows":12}'))
     p.start("queued-1", worker="w4")  # taken over from another worker
     p.start("queued-1", attempt=2, worker="w5")
     p.step(45_000)  # its lease runs out: the second silence makes an incident
@@ -113,6 +113,6 @@ def _third_term(p: Partition) -> None:
     p.send(cmd.UpdateJob("more-8", 2, None))  # another place in its queue
     for n in range(1, 16, 2):
         p.complete(f"more-{n}")  # more than are remembered
-    p.send(cmd.CheckpointJob("plain", p.job("plain").attempt, b'{"page":1}'))
+    p.send(cmd.CheckpointJob("plain", 0, p.job("plain").attempt, b'{"page":1}'))
     p.fail("full/ü", attempt=p.job("full/ü").attempt, retriable=False, error="no")
     p.create("last", run_at=p.now + 1, expires_at=p.now + MINUTE_MS)
