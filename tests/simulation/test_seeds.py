@@ -45,7 +45,7 @@ def test_much_happens_and_every_kind_of_fault_strikes() -> None:
         seen.update(report.seen)
         struck.update(report.struck)
     assert set(seen) >= {*ENGINE_STEPS, *WORKER_STEPS}, "a fault waits for what never comes"
-    assert sum(struck[step] for step in SNAPSHOT_CALLS + SNAPSHOT_POINTS) > 10, "snapshots hardly suffer"
+    assert sum(struck[step] for step in SNAPSHOT_CALLS + SNAPSHOT_POINTS) > 3, "snapshots hardly suffer"
     least = len(reports)
     assert faults.total() > 2 * least, "hardly anything goes wrong"
     assert counts["jobs"] > 10 * least, "hardly any job is created"
