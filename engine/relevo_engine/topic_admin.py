@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stubs re-export without saying so
     AdminClient,
     ConfigEntry,
     ConfigResource,
     NewTopic,
+    OffsetSpec,
     ResourceType,
     TopicMetadata,
 )
@@ -34,6 +35,7 @@ from relevo_engine.topics import (
     plan,
 )
 from relevo_partitions.kafka.connection import Connection, Faults
+from relevo_partitions.ports import Stability
 
 TIMEOUT_S: Final = 10.0
 _LOOK_S: Final = 0.02
@@ -45,6 +47,18 @@ _SETTINGS: Final = (
     "retention.ms",
     "unclean.leader.election.enable",
 )
+_PARTITION_AWAY: Final = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+    }
+)
+"""Nothing can be said of one partition, which is no reason to say nothing of the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +129,38 @@ class TopicAdmin:
             for name, topic in metadata.topics.items()
             if name.startswith(prefix) and topic.error is None and topic.partitions
         }
+
+    def stability(
+        self, places: Collection[tuple[str, int]], timeout_s: float = TIMEOUT_S
+    ) -> dict[tuple[str, int], Stability]:
+        """Up to where each partition can be read, and where it ends; without those that Kafka can't tell now.
+
+        Args:
+            places: Topic and number of each.
+            timeout_s: For each of two questions, in seconds.
+
+        Raises:
+            UnreachableError: Kafka didn't answer.
+        """
+        # In this order: what is committed in between can't look as if it couldn't be read for long.
+        stable = self._ends(places, IsolationLevel.READ_COMMITTED, timeout_s)
+        ends = self._ends(places, IsolationLevel.READ_UNCOMMITTED, timeout_s)
+        return {place: Stability(stable[place], ends[place]) for place in stable.keys() & ends.keys()}
+
+    def _ends(
+        self, places: Collection[tuple[str, int]], isolation: IsolationLevel, timeout_s: float
+    ) -> dict[tuple[str, int], int]:
+        wanted = {TopicPartition(topic, number): OffsetSpec.latest() for topic, number in places}  # type: ignore[no-untyped-call]
+        found = {}
+        with _reach(self.kafka):
+            asked = self._client.list_offsets(wanted, isolation_level=isolation, request_timeout=timeout_s)
+            for where, future in asked.items():
+                try:
+                    found[where.topic, where.partition] = int(future.result(timeout_s + 1.0).offset)
+                except KafkaException as error:
+                    if error.args[0].code() not in _PARTITION_AWAY:
+                        raise
+        return found
 
     def create(self, plans: Iterable[TopicPlan], timeout_s: float = TIMEOUT_S) -> list[str]:
         """Makes topics, and waits until they are known; one that exists already is left as it is.
