@@ -47,18 +47,20 @@ _SETTINGS: Final = (
     "retention.ms",
     "unclean.leader.election.enable",
 )
-_PARTITION_AWAY: Final = frozenset(
+_UNREACHABLE: Final = frozenset(
     {
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError._UNKNOWN_PARTITION,
-        KafkaError._UNKNOWN_TOPIC,
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError._TRANSPORT,
+        KafkaError._TIMED_OUT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError._AUTHENTICATION,
+        KafkaError._SSL,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_CONTROLLER,
     }
 )
-"""Nothing can be said of one partition, which is no reason to say nothing of the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +160,9 @@ class TopicAdmin:
                 try:
                     found[where.topic, where.partition] = int(future.result(timeout_s + 1.0).offset)
                 except KafkaException as error:
-                    if error.args[0].code() not in _PARTITION_AWAY:
+                    if error.args[0].code() in _UNREACHABLE:
                         raise
+                    # Its leader is changing, or the topic is going: no reason to say nothing of the others.
         return found
 
     def create(self, plans: Iterable[TopicPlan], timeout_s: float = TIMEOUT_S) -> list[str]:
@@ -333,21 +336,6 @@ def require_safe(findings: Iterable[Finding], *, allow_unsafe: bool) -> list[Fin
 class _reach:  # noqa: N801 - reads as a statement: with _reach(kafka)
     """Turns the errors of an unreachable Kafka into one that says so; lets others pass."""
 
-    _CODES: Final = frozenset(
-        {
-            KafkaError._TRANSPORT,
-            KafkaError._TIMED_OUT,
-            KafkaError._ALL_BROKERS_DOWN,
-            KafkaError._RESOLVE,
-            KafkaError._AUTHENTICATION,
-            KafkaError._SSL,
-            KafkaError.REQUEST_TIMED_OUT,
-            KafkaError.BROKER_NOT_AVAILABLE,
-            KafkaError.COORDINATOR_NOT_AVAILABLE,
-            KafkaError.NOT_CONTROLLER,
-        }
-    )
-
     def __init__(self, kafka: str) -> None:
         self._kafka = kafka
 
@@ -355,7 +343,7 @@ class _reach:  # noqa: N801 - reads as a statement: with _reach(kafka)
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, KafkaException) and error.args[0].code() in self._CODES:
+        if isinstance(error, KafkaException) and error.args[0].code() in _UNREACHABLE:
             raise UnreachableError(f"Kafka at {self._kafka} did not answer: {error.args[0].str()}") from error
         if isinstance(error, TimeoutError):
             raise UnreachableError(f"Kafka at {self._kafka} did not answer in time") from error
