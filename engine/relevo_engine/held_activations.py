@@ -95,7 +95,7 @@ class HeldActivations:
         if not held:
             return None
         more = [f"and {len(held) - TOLD_MAX} more"] if len(held) > TOLD_MAX else []
-        return "; ".join([text for text in held[:TOLD_MAX] if text is not None] + more)
+        return "; ".join(held[:TOLD_MAX] + more)
 
     def look(self) -> None:
         """One round.
