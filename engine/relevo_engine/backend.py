@@ -9,6 +9,7 @@ from concurrent.futures import TimeoutError as NotInTime
 from typing import Any, Final
 
 from relevo_engine.api.backend import LocalPartition, NodeInfo
+from relevo_engine.held_activations import HeldActivations
 from relevo_engine.machine import PartitionMachine
 from relevo_engine.metrics import NodeMetrics, PartitionGauges
 from relevo_engine.settings import NodeSettings
@@ -28,6 +29,7 @@ class NodeBackend:
     Attributes:
         starting: What the node waits for; None once it belongs to the cluster.
         host: Its partitions, once there are any.
+        activations: Watches the activation topics, once there are partitions.
     """
 
     def __init__(self, settings: NodeSettings, metrics: NodeMetrics, types: TypeDirectory) -> None:
@@ -37,6 +39,7 @@ class NodeBackend:
         self._zookeeper_state = ""
         self.starting: str | None = "the node is starting"
         self.host: PartitionHost | None = None
+        self.activations: HeldActivations | None = None
         metrics.observe(self._gauges)
 
     @property
@@ -65,7 +68,7 @@ class NodeBackend:
                 view.standby_lag,
                 view.role == Role.STANDBY,
                 view.hand_over,
-                view.held_back,
+                self._held_back(view),
             )
             for view in self._views()
         ]
@@ -112,6 +115,15 @@ class NodeBackend:
         """The nodes that are alive, as ZooKeeper showed it last."""
         found = self.host.nodes() if self.host is not None else []
         return {each.node: NodeInfo(each.node, each.address, each.incarnation) for each in found}
+
+    def led(self) -> list[int]:
+        """The partitions that this node leads."""
+        return [view.partition for view in self._views() if _leads(view)]
+
+    def _held_back(self, view: PartitionView) -> str | None:
+        """What keeps this node from the commands or the log, and workers from activations."""
+        behind = self.activations.text(view.partition) if self.activations is not None else None
+        return "; ".join(text for text in (view.held_back, behind) if text is not None) or None
 
     def _views(self) -> list[PartitionView]:
         return self.host.views() if self.host is not None else []

@@ -24,6 +24,7 @@ from relevo_engine.errors import (
     TopicsError,
     UnreachableError,
 )
+from relevo_engine.held_activations import HeldActivations
 from relevo_engine.machine import PartitionMachine
 from relevo_engine.metrics import NodeMetrics
 from relevo_engine.settings import NodeSettings, unknown_variables
@@ -78,6 +79,16 @@ class Node:
             note=self._metrics.note,
         )
         self.backend = NodeBackend(settings, self._metrics, self._types)
+        self._activations = HeldActivations(
+            self._admin,
+            settings.cluster,
+            settings.partitions,
+            slots=self._types.slots,
+            led=self.backend.led,
+            limit_s=settings.held_back_s,
+            observer=self._metrics,
+        )
+        self.backend.activations = self._activations
         self._metrics.on_zookeeper_state = self.backend.zookeeper_state
         self._api = ApiServer(settings.api_host, settings.api_port)
         self._host: PartitionHost | None = None
@@ -112,6 +123,7 @@ class Node:
         except PulseUnavailable as error:
             raise EngineError(str(error)) from error
         self._check_stop()
+        self._activations.start()
         self.backend.starting = None
 
     def stop(self, timeout_s: float) -> None:
@@ -123,7 +135,8 @@ class Node:
         deadline = time.monotonic() + timeout_s
         self.backend.starting = "the node is stopping"
         ended = self._host is None or self._host.stop(timeout_s * 0.7)
-        ended &= self._types.stop(max(0.1, deadline - time.monotonic()))
+        for part in (self._types, self._activations):
+            ended &= part.stop(max(0.1, deadline - time.monotonic()))
         self._api.stop(max(0.5, deadline - time.monotonic()))
         if not ended:
             raise StopUnfinishedError(

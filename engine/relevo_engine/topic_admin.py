@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stubs re-export without saying so
     AdminClient,
     ConfigEntry,
     ConfigResource,
     NewTopic,
+    OffsetSpec,
     ResourceType,
     TopicMetadata,
 )
@@ -34,6 +35,7 @@ from relevo_engine.topics import (
     plan,
 )
 from relevo_partitions.kafka.connection import Connection, Faults
+from relevo_partitions.ports import Stability
 
 TIMEOUT_S: Final = 10.0
 _LOOK_S: Final = 0.02
@@ -44,6 +46,20 @@ _SETTINGS: Final = (
     "retention.bytes",
     "retention.ms",
     "unclean.leader.election.enable",
+)
+_UNREACHABLE: Final = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._TIMED_OUT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError._AUTHENTICATION,
+        KafkaError._SSL,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_CONTROLLER,
+    }
 )
 
 
@@ -115,6 +131,39 @@ class TopicAdmin:
             for name, topic in metadata.topics.items()
             if name.startswith(prefix) and topic.error is None and topic.partitions
         }
+
+    def stability(
+        self, places: Collection[tuple[str, int]], timeout_s: float = TIMEOUT_S
+    ) -> dict[tuple[str, int], Stability]:
+        """Up to where each partition can be read, and where it ends; without those that Kafka can't tell now.
+
+        Args:
+            places: Topic and number of each.
+            timeout_s: For each of two questions, in seconds.
+
+        Raises:
+            UnreachableError: Kafka didn't answer.
+        """
+        # In this order: what is committed in between can't look as if it couldn't be read for long.
+        stable = self._ends(places, IsolationLevel.READ_COMMITTED, timeout_s)
+        ends = self._ends(places, IsolationLevel.READ_UNCOMMITTED, timeout_s)
+        return {place: Stability(stable[place], ends[place]) for place in stable.keys() & ends.keys()}
+
+    def _ends(
+        self, places: Collection[tuple[str, int]], isolation: IsolationLevel, timeout_s: float
+    ) -> dict[tuple[str, int], int]:
+        wanted = {TopicPartition(topic, number): OffsetSpec.latest() for topic, number in places}  # type: ignore[no-untyped-call]
+        found = {}
+        with _reach(self.kafka):
+            asked = self._client.list_offsets(wanted, isolation_level=isolation, request_timeout=timeout_s)
+            for where, future in asked.items():
+                try:
+                    found[where.topic, where.partition] = int(future.result(timeout_s + 1.0).offset)
+                except KafkaException as error:
+                    if error.args[0].code() in _UNREACHABLE:
+                        raise
+                    # Its leader is changing, or the topic is going: no reason to say nothing of the others.
+        return found
 
     def create(self, plans: Iterable[TopicPlan], timeout_s: float = TIMEOUT_S) -> list[str]:
         """Makes topics, and waits until they are known; one that exists already is left as it is.
@@ -287,21 +336,6 @@ def require_safe(findings: Iterable[Finding], *, allow_unsafe: bool) -> list[Fin
 class _reach:  # noqa: N801 - reads as a statement: with _reach(kafka)
     """Turns the errors of an unreachable Kafka into one that says so; lets others pass."""
 
-    _CODES: Final = frozenset(
-        {
-            KafkaError._TRANSPORT,
-            KafkaError._TIMED_OUT,
-            KafkaError._ALL_BROKERS_DOWN,
-            KafkaError._RESOLVE,
-            KafkaError._AUTHENTICATION,
-            KafkaError._SSL,
-            KafkaError.REQUEST_TIMED_OUT,
-            KafkaError.BROKER_NOT_AVAILABLE,
-            KafkaError.COORDINATOR_NOT_AVAILABLE,
-            KafkaError.NOT_CONTROLLER,
-        }
-    )
-
     def __init__(self, kafka: str) -> None:
         self._kafka = kafka
 
@@ -309,7 +343,7 @@ class _reach:  # noqa: N801 - reads as a statement: with _reach(kafka)
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, KafkaException) and error.args[0].code() in self._CODES:
+        if isinstance(error, KafkaException) and error.args[0].code() in _UNREACHABLE:
             raise UnreachableError(f"Kafka at {self._kafka} did not answer: {error.args[0].str()}") from error
         if isinstance(error, TimeoutError):
             raise UnreachableError(f"Kafka at {self._kafka} did not answer in time") from error

@@ -110,6 +110,11 @@ class TypeDirectory:
         self.may_create(job_type)
         return MISSING
 
+    def slots(self) -> Mapping[str, int]:
+        """The partition count of each activation topic, by job type, as Kafka said last."""
+        with self._lock:
+            return dict(self._slots)
+
     def may_create(self, job_type: str) -> bool:
         """Whether a topic may be made for a type that has none, which is then begun."""
         if not TYPE_PATTERN.match(job_type):

@@ -13,9 +13,13 @@ from relevo_partitions.kafka import fence as fencing
 from relevo_partitions.kafka import writer as writing
 from relevo_partitions.term import leadership as terms
 from tests.support.brokers import unique_cluster_name
+from tests.support.call_bounds import GIVEN_UP_S
 from tests.support.counter_cluster import CounterCluster, counter_cluster
 from tests.support.kafka_frames import Api, Fate, FrameProxy, brokers_behind_frames, commits
 from tests.support.waiting import wait_until
+
+SLACK_S = 15.0
+"""For the takeover, and for a machine that has other things to do: what counts is that each limit is kept."""
 
 CALLS: dict[str, Callable[[int, bytes], bool]] = {
     "init": lambda api, _frame: api == Api.INIT_PRODUCER_ID,
@@ -41,6 +45,7 @@ def cluster(
         monkeypatch.setattr(writing, name, 2.0)
     monkeypatch.setattr(terms, "FRUITLESS_S", 2.0)
     monkeypatch.setattr(fencing, "LIMIT_S", 4.0)
+    monkeypatch.setattr(fencing, "TRY_MAX_S", 2.0)
     brokers, proxy = behind
     with counter_cluster(brokers, unique_cluster_name(request.node.name)) as cluster:
         yield cluster
@@ -78,11 +83,10 @@ def test_a_call_that_is_never_answered_costs_a_leader_its_partition(
         cluster.send(id=f"c{sent}", add=1, **to)
         time.sleep(0.05)
         assert sent < 500, "nothing of the kind was sent"
-    if call == "abort":
-        cluster.wait_leader("n1", "n2", timeout_s=40)  # another producer needn't abort anything
-    else:
-        cluster.wait_leader("n2", timeout_s=40)
-    cluster.wait_total(sent, timeout_s=40)
+    within_s = GIVEN_UP_S[call]() + SLACK_S  # of the limits as this test has set them
+    # After an abort that wasn't answered another producer goes on, which has nothing to abort.
+    cluster.wait_leader(*(("n1", "n2") if call == "abort" else ("n2",)), timeout_s=within_s)
+    cluster.wait_total(sent, timeout_s=within_s)
     proxy.rule = lambda _api, _frame: Fate.PASS
     proxy.release()
     cluster.send(id="after", add=10)

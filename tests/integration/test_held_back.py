@@ -14,13 +14,14 @@ from relevo_engine.api.client import ApiClient, ApiError
 from relevo_engine.topic_admin import TopicAdmin
 from relevo_schemas.partitioning import partition_of
 from tests.support.brokers import Brokers
+from tests.support.counter_cluster import read_all
 from tests.support.kafka_tools import transactions
 from tests.support.nodes import NodeProcess
 from tests.support.nodes import relevo as command
 from tests.support.waiting import wait_until
 
-PARTITIONS = 3
-LOG_HELD, COMMANDS_HELD, FREE = range(PARTITIONS)
+PARTITIONS = 4
+LOG_HELD, COMMANDS_HELD, ACTIVATIONS_HELD, FREE = range(PARTITIONS)
 LIMIT_S = "11"
 WAIT_S = 120.0
 
@@ -77,11 +78,16 @@ def scrapes(nodes: list[NodeProcess]) -> str:
 def test_the_alarm_names_the_place_and_the_documented_command_ends_it(
     brokers: Brokers, cluster_name: str, nodes: list[NodeProcess]
 ) -> None:
-    held = {(f"{cluster_name}.log", LOG_HELD), (f"{cluster_name}.commands", COMMANDS_HELD)}
+    activations = f"{cluster_name}.activations.mail"
+    held = {
+        (f"{cluster_name}.log", LOG_HELD),
+        (f"{cluster_name}.commands", COMMANDS_HELD),
+        (activations, ACTIVATIONS_HELD),
+    }
     foreign = [hang(brokers.kafka, topic, partition) for topic, partition in held]
     api = ApiClient(nodes[0].address)
     with relevo.Client(brokers.kafka, cluster=cluster_name) as client:
-        for partition in (LOG_HELD, COMMANDS_HELD):
+        for partition in (LOG_HELD, COMMANDS_HELD, ACTIVATIONS_HELD):
             client.create("mail", key=key_in(partition, "held"))
 
         def alarmed() -> bool:
@@ -91,20 +97,28 @@ def test_the_alarm_names_the_place_and_the_documented_command_ends_it(
                 for topic, partition in held
             )
 
-        wait_until(alarmed, "both are told", timeout_s=WAIT_S)
+        wait_until(alarmed, "all are told", timeout_s=WAIT_S)
         assert scrapes(nodes).count("relevo_held_back_records{") == len(held)
         rows = api.get("/v1/partitions")["partitions"]
         assert rows[LOG_HELD]["held_back"] is None, "its leader goes on"
         assert f"{cluster_name}.log [{LOG_HELD}]: " in rows[LOG_HELD]["standbys"][0]["held_back"]
         assert f"{cluster_name}.commands [{COMMANDS_HELD}]: " in rows[COMMANDS_HELD]["held_back"]
+        assert f"{activations} [{ACTIVATIONS_HELD}]: " in rows[ACTIVATIONS_HELD]["held_back"]
+        assert rows[ACTIVATIONS_HELD]["standbys"][0]["held_back"] is None
         assert rows[FREE]["held_back"] is rows[FREE]["standbys"][0]["held_back"] is None
         told = command("cluster", "status", "--api", nodes[0].address, "--cluster", cluster_name).err
         assert [line.split(": ")[1] for line in told.splitlines()] == [
             f"{cluster_name}.log [{LOG_HELD}]",
             f"{cluster_name}.commands [{COMMANDS_HELD}]",
+            f"{activations} [{ACTIVATIONS_HELD}]",
         ]
         created = client.create("mail", key=key_in(FREE, "free"), wait="decided")
-        assert created.created, "the third partition has nothing to do with it"
+        assert created.created, "the fourth partition has nothing to do with it"
+        assert read_all(brokers.kafka, activations, FREE), "nor have its activations"
+        assert api.job(key_in(ACTIVATIONS_HELD, "held"))["state"] == "ACTIVE", (
+            "handed out, as the engine sees it"
+        )
+        assert not read_all(brokers.kafka, activations, ACTIVATIONS_HELD), "which no worker can"
         assert api.job(key_in(LOG_HELD, "held"))["type"] == "mail", "decided, although nobody can read it"
         with pytest.raises(ApiError, match="there is no job"):
             api.job(key_in(COMMANDS_HELD, "held"))
@@ -125,4 +139,5 @@ def test_the_alarm_names_the_place_and_the_documented_command_ends_it(
         )
         again = client.create("mail", key=key_in(COMMANDS_HELD, "held"), wait="decided")
         assert again.created is False, "the first command was decided as soon as it could be read"
+        assert len(read_all(brokers.kafka, activations, ACTIVATIONS_HELD)) == 1, "the worker's turn has come"
     del foreign

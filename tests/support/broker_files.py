@@ -11,13 +11,20 @@ _HEADER = struct.Struct(">qi")
 
 
 def lose_tail(brokers: LocalBrokers, topic: str, end: int, partition: int = 0) -> None:
-    """End a partition at ``end``: kills the broker, cuts whole batches off its segment, starts it again.
+    """End a partition at ``end``: kills the one broker, cuts whole batches off its segment, starts it again.
 
     Kafka finds the log shorter, as after an election that a replica won that had missed the rest.
     """
     (server,) = brokers.kafka_servers
     server.kill()
-    (folder,) = brokers.home.rglob(f"{topic}-{partition}")
+    cut_tail(brokers, server.number, topic, end, partition)
+    server.restart()
+    brokers.await_brokers()
+
+
+def cut_tail(brokers: LocalBrokers, broker: int, topic: str, end: int, partition: int = 0) -> None:
+    """Cut all batches from offset ``end`` on off one replica's segment, while its broker doesn't run."""
+    (folder,) = (brokers.home / f"kafka-{broker}").rglob(f"{topic}-{partition}")
     (segment,) = folder.glob("*.log")
     data = segment.read_bytes()
     at = 0
@@ -33,5 +40,3 @@ def lose_tail(brokers: LocalBrokers, topic: str, end: int, partition: int = 0) -
             derived.unlink()
     for checkpoint in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
         (folder.parent / checkpoint).unlink(missing_ok=True)
-    server.restart()
-    brokers.await_brokers()

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -72,7 +72,7 @@ class CounterCluster:
         self.create_topics("commands", "log")
         self._producer = Producer({"bootstrap.servers": kafka, "linger.ms": 0, "log_level": 0})
 
-    def __enter__(self) -> CounterCluster:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -31,7 +31,7 @@ class LocalPartition(NamedTuple):
     hand_over: str | None = None
     """What a hand-over of the partition waits for, where this node leads."""
     held_back: str | None = None
-    """Which open transaction of somebody else's keeps this node from reading on, in words."""
+    """Which open transaction of somebody else's keeps this node, or workers, from reading on, in words."""
 
 
 class Backend(Protocol):

@@ -11,14 +11,14 @@ from collections.abc import Callable
 from typing import Final
 
 from relevo_partitions.observer import Observer
-from relevo_partitions.ports import Reader
+from relevo_partitions.ports import Reader, Stability
 
 AGAIN_S: Final = 60.0
 """How often it is told while it lasts."""
 
 
 class HeldBackWatch:
-    """Follows one reader of one partition. Used by the reader's thread; `text` may be read from any.
+    """Follows one partition of a topic. Used by one thread; `text` may be read from any.
 
     Args:
         topic: Name of the topic.
@@ -27,14 +27,23 @@ class HeldBackWatch:
             timeout of our own transactions.
         observer: Told how many records wait, and the fault ``held_back``.
         now: Seconds of a clock that never goes back.
+        of: The partition of the cluster that the fault is told of, where that has another number.
     """
 
     def __init__(
-        self, topic: str, partition: int, limit_s: float, observer: Observer, now: Callable[[], float]
+        self,
+        topic: str,
+        partition: int,
+        limit_s: float,
+        observer: Observer,
+        now: Callable[[], float],
+        *,
+        of: int | None = None,
     ) -> None:
         self.text: str | None = None
         """What is the matter, for people; None where nothing is."""
         self._topic, self._partition = topic, partition
+        self._of = partition if of is None else of
         self._limit_s = limit_s
         self._observer = observer
         self._now = now
@@ -43,7 +52,11 @@ class HeldBackWatch:
 
     def look(self, reader: Reader) -> None:
         """Take in what ``reader`` last heard; asks nobody."""
-        stable, end = reader.stability()
+        self.take(reader.stability())
+
+    def take(self, found: Stability) -> None:
+        """Take in how the partition stands now."""
+        stable, end = found
         if stable < 0 or stable >= end:
             self._clear(-1)
             return
@@ -67,7 +80,7 @@ class HeldBackWatch:
             f"kafka-transactions.sh --bootstrap-server … abort --topic {self._topic} "
             f"--partition {self._partition} --start-offset {self._stable}"
         )
-        self._observer.fault(self._partition, "held_back", self.text)
+        self._observer.fault(self._of, "held_back", self.text)
 
     def close(self) -> None:
         """The reader is read no more."""
