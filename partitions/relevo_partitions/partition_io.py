@@ -41,7 +41,7 @@ class KafkaPartition:
         self._cluster, self._node = cluster, node
         self._checkpoint = checkpoint
         self._commands = WarmReader(
-            lambda: PartitionReader(connection, self.commands_topic, partition, self._group)
+            lambda: PartitionReader(connection, self.commands_topic, partition, self._group, in_batches=True)
         )
 
     def keep_warm(self, producers: int) -> None:

@@ -17,6 +17,13 @@ from relevo_partitions.statemachine import Incoming, LogDamaged
 ASK_TIMEOUT_S: Final = 5.0
 STATISTICS_MS: Final = 5_000
 """How often librdkafka tells of itself: nothing else of it knows where committed records end."""
+IN_BATCHES: Final = {"queued.min.messages": 100, "fetch.queue.backoff.ms": 10}
+"""For a reader that works on what it has read before it reads on: no fetch while so many records wait.
+
+librdkafka asks for the next records as soon as it has some. A leader under load had each producer's request
+come in a fetch of its own: 395 of them for 53 batches. Without most of these the same 20,000 jobs took a
+seventh less processor time of broker, node, workers and client together. While fewer wait nothing changes.
+"""
 
 _GONE: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 _NO_TOPIC: Final = frozenset(
@@ -49,6 +56,7 @@ class PartitionReader:
         group: Only published positions go there; nobody joins it.
         verify_checksums: Whether librdkafka checks each batch's checksum.
         tell_end: Whether `at_end` is to be known.
+        in_batches: Whether to fetch anew only when most of what was fetched has been read: see `IN_BATCHES`.
     """
 
     def __init__(
@@ -60,6 +68,7 @@ class PartitionReader:
         *,
         verify_checksums: bool = False,
         tell_end: bool = False,
+        in_batches: bool = False,
     ) -> None:
         self._connection = connection
         self._topic = topic
@@ -82,6 +91,7 @@ class PartitionReader:
                     "check.crcs": verify_checksums,
                     "fetch.error.backoff.ms": 50,
                     "statistics.interval.ms": STATISTICS_MS,
+                    **(IN_BATCHES if in_batches else {}),
                 },
             )
             | {"stats_cb": self._heard}

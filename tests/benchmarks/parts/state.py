@@ -29,7 +29,7 @@ from tests.benchmarks.restart import (
     usage,
     variables,
 )
-from tests.benchmarks.warm import Subject
+from tests.benchmarks.warm import Subject, until_warm
 
 Found = Callable[[Mapping[str, Any]], None]
 PARKED: Final = "parked"
@@ -87,6 +87,12 @@ def _rates(at: LocalBrokers, knobs: Knobs) -> dict[str, Any]:
         filled = [stack.enter_context(_filled(at, knobs, count)) for count in knobs.open_jobs]
         for each in filled:
             each.crew.rate(knobs.warm, SMALL)
+        # The first of a round would be measured beside a colder broker than the last one.
+        until_warm(
+            knobs,
+            [server.pid for server in at.kafka_servers],
+            Subject("relevo", lambda: filled[0].crew.rate(knobs.warm, SMALL).per_s),
+        )
         subjects = [
             Subject(str(each.open_jobs), lambda crew=each.crew: crew.rate(knobs.jobs, SMALL).per_s)  # type: ignore[misc]
             for each in filled
