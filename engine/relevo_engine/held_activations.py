@@ -131,9 +131,7 @@ class HeldActivations:
                 except EngineError:
                     continue  # Kafka is away: leaders and standbys have much to say about that
                 except Exception as error:  # whatever it is: without this thread nobody looks any more
-                    self._observer.note(
-                        "activations not looked at", reason=f"{type(error).__name__}: {error}"
-                    )
+                    self._observer.note("activations not looked at", reason=type(error).__name__)
         finally:
             for watch in self._watches.values():
                 watch.close()

@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from tests.simulation.run import describe, run_seeds
-from tests.simulation.world.faults import ENGINE_STEPS, KINDS, SNAPSHOT_CALLS, SNAPSHOT_POINTS, WORKER_STEPS
+from tests.simulation.world.faults import ENGINE_STEPS, KINDS, SNAPSHOT_STEPS, WORKER_STEPS
 from tests.simulation.world.oracle import INVARIANTS
 from tests.simulation.world.world import World
 
@@ -45,8 +45,8 @@ def test_much_happens_and_every_kind_of_fault_strikes() -> None:
         seen.update(report.seen)
         struck.update(report.struck)
     assert set(seen) >= {*ENGINE_STEPS, *WORKER_STEPS}, "a fault waits for what never comes"
-    assert sum(struck[step] for step in SNAPSHOT_CALLS + SNAPSHOT_POINTS) > 3, "snapshots hardly suffer"
     least = len(reports)
+    assert sum(struck[step] for step in SNAPSHOT_STEPS) > least / 8, "snapshots hardly suffer"
     assert faults.total() > 2 * least, "hardly anything goes wrong"
     assert counts["jobs"] > 10 * least, "hardly any job is created"
     assert counts["epochs"] > 2 * least, "hardly any partition changes hands"

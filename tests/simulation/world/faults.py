@@ -30,6 +30,7 @@ SNAPSHOT_POINTS: Final = (
     "snapshot-frozen", "snapshot-piece", "snapshot-written", "snapshot-verified", "snapshot-retired",
     "snapshot-trimmed",
 )  # fmt: skip
+SNAPSHOT_STEPS: Final = (*SNAPSHOT_CALLS, *SNAPSHOT_POINTS)
 ENGINE_CALLS: Final = (*TERM_CALLS, *SNAPSHOT_CALLS)
 ENGINE_STEPS: Final = (*ENGINE_CALLS, *TERM_POINTS, *SNAPSHOT_POINTS)
 """Calls of a node, and points between its steps, that a fault can strike in."""
@@ -37,6 +38,8 @@ SNAPSHOT_SHARE: Final = 0.25
 """How many of the steps that faults wait for are a snapshot's: it has many, and terms are in more danger."""
 PATIENCE_S: Final = 3.0
 """A fault that has waited so long for its step strikes wherever things stand."""
+SNAPSHOT_PATIENCE_S: Final = 12.0
+"""The same for the steps of a snapshot, of which a world takes few; it ends when the world gets calm."""
 WORKER_STEPS: Final = ("claim", "done", "send", "heartbeat", "commit-offset", "renew", "unclaim")
 
 
@@ -90,7 +93,7 @@ def _step_for(kind: str, rng: random.Random) -> str:
     if kind.startswith("worker"):
         return rng.choice(WORKER_STEPS)
     if rng.random() < SNAPSHOT_SHARE:
-        return rng.choice(SNAPSHOT_CALLS + SNAPSHOT_POINTS)
+        return rng.choice(SNAPSHOT_STEPS)
     return rng.choice(TERM_CALLS + TERM_POINTS)
 
 
@@ -112,9 +115,12 @@ class Fates:
                 world.scheduler.at(fault.at_s, partial(self._strike, fault, ""))
 
     def _arm(self, fault: Fault) -> None:
-        armed: list[object] = [fault, fault.wait]
+        armed: list[object] = [fault, 0 if fault.step in SNAPSHOT_STEPS else fault.wait]
         self._armed.append(armed)
-        self._world.scheduler.after(PATIENCE_S, partial(self._give_up_waiting, fault, armed))
+        patience_s = PATIENCE_S
+        if fault.step in SNAPSHOT_STEPS:
+            patience_s = max(PATIENCE_S, min(SNAPSHOT_PATIENCE_S, CALM_AT_S - fault.at_s))
+        self._world.scheduler.after(patience_s, partial(self._give_up_waiting, fault, armed))
 
     def _give_up_waiting(self, fault: Fault, armed: list[object]) -> None:
         if any(armed is each for each in self._armed):
