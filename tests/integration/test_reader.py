@@ -158,6 +158,22 @@ def test_a_start_beyond_the_end_is_refused(bench: Bench) -> None:
         bench.reader().check(99)
 
 
+def test_a_truncated_log_is_told_although_its_end_is_not_known_yet(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new leader answers so until its followers have followed. Read anew, what is left would look sound."""
+
+    def not_caught_up(_reader: PartitionReader) -> tuple[int, int]:
+        raise KafkaUnavailable("Leader high watermark is not caught up")
+
+    bench.grow(bench.writer(), 2)
+    reader = bench.reader()
+    monkeypatch.setattr(PartitionReader, "_bounds", not_caught_up)
+    reader.start(99)
+    with pytest.raises(LogDamaged, match=r"offset 99 was due.*it was truncated.*high watermark"):
+        read_some(reader)
+
+
 def test_a_start_before_the_first_record_is_refused(bench: Bench) -> None:
     bench.grow(bench.writer(), 5)
     bench.trim(6)

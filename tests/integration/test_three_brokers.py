@@ -1,4 +1,4 @@
-"""Replication at work, and where it ends: two of three brokers away, a stale one elected."""
+"""Replication at work, and where it ends: two of three brokers away, a stale one elected, a tail lost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 from itertools import count, islice
 
 import pytest
-from confluent_kafka import ElectionType, TopicPartition
+from confluent_kafka import Consumer, ElectionType, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import PartitionMetadata  # type: ignore[attr-defined] # its stubs re-export silently
 from confluent_kafka.cimpl import NewTopic
 
@@ -21,6 +21,7 @@ from relevo_engine.topic_admin import TopicAdmin
 from relevo_partitions.outcomes import Committed
 from relevo_partitions.term.roles import Role
 from tests.support.batches import Batches, Ledger
+from tests.support.broker_files import cut_tail
 from tests.support.brokers import unique_cluster_name
 from tests.support.counter_cluster import CounterCluster
 from tests.support.nodes import NodeProcess
@@ -123,6 +124,7 @@ class ReplicatedCluster(CounterCluster):
         self.wait_total(count)
         self.host("n2", give_back_after_s=1_000.0)
         wait_until(lambda: self.role("n2") == Role.STANDBY, "n2 is hot")
+        self.wait_applied("n2", count + 1)
 
     def decide(self, count: int, what: str) -> None:
         """Further events, which Kafka confirms; leader and standby have applied them."""
@@ -149,6 +151,28 @@ class ReplicatedCluster(CounterCluster):
         self.wait_total(160, timeout_s=WAIT_S)
         assert self.check_log().total == 160
 
+    def end(self) -> int:
+        """Of the log, behind the last commit."""
+        reader = Consumer({"bootstrap.servers": self.kafka, "group.id": "end", "log_level": 0})
+        bounds = reader.get_watermark_offsets(TopicPartition(self.topic("log"), 0), timeout=10)
+        reader.close()
+        assert bounds is not None
+        return bounds[1]
+
+    def refuses_a_write(self) -> bool:
+        """Whether Kafka refuses a record for the log, rather than wait for a copy; it must not say yes."""
+        codes: list[int | None] = []
+
+        def answered(error: KafkaError | None, _record: object) -> None:
+            codes.append(error.code() if error is not None else None)
+
+        settings = {"bootstrap.servers": self.kafka, "acks": "all", "retries": 0, "log_level": 0}
+        writer = Producer({**settings, "request.timeout.ms": 1_000})
+        writer.produce(self.topic("log"), b"", partition=0, on_delivery=answered)
+        assert writer.flush(30) == 0
+        assert codes != [None], "a record was accepted of which there is one copy"
+        return codes == [KafkaError.NOT_ENOUGH_REPLICAS]
+
     def _partition(self) -> PartitionMetadata:
         return self.admin.list_topics(self.topic("log"), timeout=10).topics[self.topic("log")].partitions[0]
 
@@ -170,6 +194,27 @@ def test_a_stale_replica_that_is_elected_is_noticed(three: LocalBrokers) -> None
         restart(three, second, all_run=False)
         wait_until(lambda: cluster.led_by() == 2, "the stale replica leads", timeout_s=WAIT_S)
         restart(three, first)
+        cluster.notice_and_go_on()
+
+
+def test_a_tail_that_the_elected_replica_has_lost_is_noticed(three: LocalBrokers) -> None:
+    """Both copies were in step. The one that Kafka goes on with loses some, and the other cuts it off."""
+    first, second, _ = three.kafka_servers
+    with ReplicatedCluster(three, "tail", [1, 2], {"min.insync.replicas": "2"}) as cluster:
+        cluster.settle(30, "kept")
+        kept = cluster.end()
+        cluster.decide(30, "lost")
+        second.kill()
+        wait_until(lambda: cluster.in_sync() == [1], "one copy is left", timeout_s=WAIT_S)
+        # Its leader hears of it a little later than others, and would wait for the copy until then.
+        wait_until(cluster.refuses_a_write, "nothing is accepted below the minimum", timeout_s=WAIT_S)
+        first.kill()
+        cut_tail(three, 1, cluster.topic("log"), kept)
+        # Neither has ended in order, so Kafka trusts neither any more: whoever led last leads again. Until
+        # the other has followed, it says that it hasn't got the records, and not where its log ends.
+        restart(three, first, all_run=False)
+        restart(three, second)
+        wait_until(lambda: cluster.led_by() == 1, "the one that has lost its tail leads", timeout_s=WAIT_S)
         cluster.notice_and_go_on()
 
 

@@ -27,6 +27,9 @@ from relevo_partitions.kafka.writer import producer_settings
 SLICE_S: Final = 0.005
 PAUSE_FIRST_S: Final = 0.005
 """Wait for the abort before the second try; grows from try to try."""
+PAUSE_MAX_S: Final = 1.0
+"""Longest wait before a try: for so long a partition may stand still after its brokers can end transactions
+again. They can't while they are below the in-sync minimum. No shorter: each try costs a producer."""
 GROWTH: Final = 1.5
 ANSWER_S: Final = 0.3
 """A producer that has no answer by then is given up: its connection may be broken. Grows from try to try."""
@@ -209,13 +212,13 @@ def fence(pool: ProducerPool, cancelled: Callable[[], bool], *, throw_away: bool
         tries += 1
         if tries == TRIES_BEFORE_MORE:
             pool.keep(WARM_TAKEOVER)
-        late = time.monotonic() > deadline
+        late = time.monotonic() + pause_s > deadline  # a further try would have no time for an answer
         if cancelled() or late or error.fatal() or not error.retriable():
             pool.keep(0)
             words = pool.connection.describe(error, faults)
             raise KafkaUnavailable(f"the partition's producer couldn't be initialised: {words}")
         time.sleep(pause_s)
-        pause_s, answer_s = min(pause_s * GROWTH, TRY_MAX_S), min(answer_s * GROWTH, TRY_MAX_S)
+        pause_s, answer_s = min(pause_s * GROWTH, PAUSE_MAX_S), min(answer_s * GROWTH, TRY_MAX_S)
 
 
 def _initialise(

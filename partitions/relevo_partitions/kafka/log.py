@@ -206,7 +206,7 @@ class PartitionReader:
         """Raise where librdkafka won't get over ``error`` by itself."""
         code = error.code()
         if code in _GONE:
-            raise LogDamaged(self._gap(self._wanted, *self._bounds()))
+            raise LogDamaged(self._lacking(error))
         if code in _NO_TOPIC:
             raise LogDamaged(self._missing())
         if code in _DAMAGED:
@@ -220,6 +220,22 @@ class PartitionReader:
 
     def _missing(self) -> str:
         return f"{self._where()} doesn't exist in Kafka at {self._connection.bootstrap}"
+
+    def _lacking(self, error: KafkaError) -> str:
+        """What to tell of the next record, which Kafka doesn't hold, as it has just said.
+
+        A leader that was elected with a shorter log doesn't say where that ends until enough others have
+        followed. It must be told now: whoever reads from the beginning finds nothing amiss in what is left.
+        """
+        try:
+            return self._gap(self._wanted, *self._bounds())
+        except KafkaUnavailable as problem:
+            said = self._connection.redact(error.str())
+            return (
+                f"{self._where()}: offset {self._wanted} was due, but Kafka doesn't hold it ({said}): "
+                "it was truncated, or deleted and made anew, or records were deleted. What is left of it "
+                f"can't be told yet: {problem}"
+            )
 
     def _gap(self, offset: int, low: int, high: int) -> str:
         if offset < low:
