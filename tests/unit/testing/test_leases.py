@@ -56,8 +56,17 @@ def test_a_job_that_ran_again_under_the_next_leader_fails_the_repeat() -> None:
 
 def test_a_lease_that_ran_out_over_a_takeover_fails_the_repeat() -> None:
     log = a_log()
-    log.timeouts.append((140.0, "across-too"))
+    log.timed_out_in["across-too"] = log.leases["across-too"].epoch + 1
     assert "across-too" in judged(log).broken[0].found
+
+
+def test_a_leader_that_kafka_left_alone_for_longer_than_a_lease_may_end_it() -> None:
+    """It could hear nobody meanwhile. Whoever leads next gives each lease its time anew."""
+    log = a_log()
+    log.timed_out_in["across-too"] = log.leases["across-too"].epoch
+    run = judged(log)
+    assert not run.broken
+    assert run.notes == ["1 lease(s) ran out under the leader that they had begun under"]
 
 
 def test_what_a_worker_took_along_is_no_fault_of_the_leaders() -> None:
@@ -85,7 +94,7 @@ def test_a_repeat_that_met_no_lease_says_that_it_proved_nothing() -> None:
 def test_jobs_of_others_in_a_given_cluster_are_not_asked_about() -> None:
     log = a_log()
     log.leases["theirs"], log.completed["theirs"], log.ended_in["theirs"] = Lease(0, 4, 90.0), 150.0, 5
-    log.timeouts.append((120.0, "theirs"))
+    log.timed_out_in["theirs"] = 5
     run = judged(log)
     assert (run.counts["leases_at_a_fault"], run.counts["leases_across_leaders"]) == (4, 2)
     assert not run.broken

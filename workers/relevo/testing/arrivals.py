@@ -148,6 +148,7 @@ class LogFacts:
         completed_twice: Keys with more than one completion.
         ended_before: Keys of jobs whose completion was refused, since they had ended, or are forgotten.
         timeouts: When each lease ran out, and the key.
+        timed_out_in: The epoch in which a lease of each job ran out last, by key.
         leases: The first attempt of each job that was reported as started, by key.
         ended_in: The epoch in which each job came to its end, by key.
         newest_lease: When the latest lease of each partition was seen to begin.
@@ -164,6 +165,7 @@ class LogFacts:
     completed_twice: list[str] = field(default_factory=list)
     ended_before: set[str] = field(default_factory=set)
     timeouts: list[tuple[float, str]] = field(default_factory=list)
+    timed_out_in: dict[str, int] = field(default_factory=dict)
     leases: dict[str, Lease] = field(default_factory=dict)
     ended_in: dict[str, int] = field(default_factory=dict)
     newest_lease: dict[int, float] = field(default_factory=dict)

@@ -194,6 +194,7 @@ class LogWatcher(Watcher):
             seen.ended_in.setdefault(event.key, event.epoch)
         elif isinstance(event, events.JobTimedOut):
             seen.timeouts.append((wall, event.key))
+            seen.timed_out_in[event.key] = event.epoch
         elif isinstance(event, events.CommandRejected) and _had_ended(event):
             seen.ended_before.add(event.key)
 

@@ -94,7 +94,10 @@ def judge_leases(
     crossed = across_leaders(log) & mine_alone
     sound = undisturbed(crossed, ledger_runs, hits)
     again = {each.run.key for each in repeated}
-    expired = {key for _, key in list(log.timeouts)}
+    # A leader that Kafka left alone for longer than a lease may end it: it could hear nobody meanwhile. The
+    # one after it gives every lease its time anew, and this promise is judged.
+    ran_out = {key: epoch for key, epoch in list(log.timed_out_in.items()) if key in log.leases}
+    expired = {key for key, epoch in ran_out.items() if epoch > log.leases[key].epoch}
     for run, begin, end in spans(runs):
         marks = [each for each in faults if each.kind in HURT and begin <= each.at_wall < end]
         if not marks:
@@ -112,6 +115,9 @@ def judge_leases(
         if nothing:
             whose = "a change of its leader" if moved else "the fault"
             run.notes.append(f"no started job was under way at {whose}: this says nothing about such jobs")
+        alone = mine & sound & (ran_out.keys() - expired)
+        if alone:
+            run.notes.append(f"{len(alone)} lease(s) ran out under the leader that they had begun under")
         told = sorted(mine & sound & (again | expired))
         run.expect(
             "no job that ran on under a new leader was run again, or lost its lease",
