@@ -123,14 +123,26 @@ def _look_for_the_tail(
     short = verifier.short() - damaged
     held = {number for number in short if bounds[number].end < bounds[number].high}
     if held:
-        _, grown = reader.bounds(topic, held)
-        for number, each in grown.items():
-            verifier.extend(number, each.end, each.high)
-        spans = {number: (ends[number], each.end) for number, each in grown.items()}
-        damaged |= _read_log(reader, topic, spans, verifier)
-        ends |= {number: max(ends[number], each.end) for number, each in grown.items()}
+        _read_on(reader, topic, held, ends, damaged, verifier)
         held = {number for number in held if ends[number] < bounds[number].high}
     verifier.truncated(short - held - damaged)
+
+
+def _read_on(
+    reader: TopicReader,
+    topic: str,
+    numbers: set[int],
+    ends: dict[int, int],
+    damaged: set[int],
+    verifier: LogVerifier,
+) -> None:
+    """Read partitions of the log to where they end by now; ``ends`` moves on, ``damaged`` may grow."""
+    _, grown = reader.bounds(topic, numbers)
+    for number, each in grown.items():
+        verifier.extend(number, each.end, each.high)
+    spans = {number: (ends[number], each.end) for number, each in grown.items()}
+    damaged |= _read_log(reader, topic, spans, verifier)
+    ends |= {number: max(ends[number], each.end) for number, each in grown.items()}
 
 
 def _read_undecided(
@@ -157,12 +169,7 @@ def _read_undecided(
         behind = {n for n, each in bounds.items() if each.start > verifier.position(n)} - damaged
         if behind:
             # Asked for after the commands' start: it covers whatever was deleted by then.
-            _, grown = reader.bounds(log, behind)
-            for number, each in grown.items():
-                verifier.extend(number, each.end, each.high)
-            spans = {number: (ends[number], each.end) for number, each in grown.items()}
-            damaged |= _read_log(reader, log, spans, verifier)
-            ends |= {number: max(ends[number], each.end) for number, each in grown.items()}
+            _read_on(reader, log, behind, ends, damaged, verifier)
         try:
             _read_commands(
                 reader,
