@@ -18,7 +18,7 @@ from relevo_engine.core.rules import Rules
 from relevo_engine.core.views import View
 from relevo_engine.snapshot_format import FrozenState, examine, restore
 from relevo_engine.topics import activations_prefix, log_topic
-from relevo_partitions.statemachine import Incoming, LogDamaged, SnapshotFacts, Term, Write
+from relevo_partitions.statemachine import Heard, Incoming, LogDamaged, SnapshotFacts, Term, Write
 from relevo_schemas.codec import Codec, default_codec
 from relevo_schemas.delivery import Activation, Barrier
 from relevo_schemas.errors import RecordError
@@ -169,8 +169,10 @@ class PartitionMachine:
         """Begin a term; the write is its announcement."""
         return [self._event_write(self._machine.elected(term.node, term.incarnation, now))]
 
-    def step(self, commands: Sequence[Incoming], now: int) -> Sequence[Write]:
+    def step(self, commands: Sequence[Incoming], now: int, heard: Heard | None = None) -> Sequence[Write]:
         """Decide ``commands`` in order, then work off timers and hand out jobs; bounded work per call.
+
+        Leases run out by what was ``heard``, None where everything sent before ``now`` was.
 
         Raises:
             InvariantBroken: A bug; the term must end without committing.
@@ -179,11 +181,17 @@ class PartitionMachine:
         for offset, _, value in commands:
             writes += self._command(offset, value, now)
         machine, rules = self._machine, self._rules
+        if heard is not None:
+            machine.heard(*heard)
         for event in machine.tick(now, rules.step_timers):
             writes.append(self._event_write(event))
         for handover in machine.dispatch(now, rules.step_activations):
             writes += self._handover_writes(handover)
         return writes
+
+    def silent_at(self) -> int | None:
+        """When the next lease runs out; None: there is none."""
+        return self._machine.silent_at()
 
     def wait_ms(self, now: int) -> int | None:
         """Milliseconds from ``now`` until `step` has something to do; 0: at once; None: never."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from relevo_partitions.kafka.connection import Connection
+from relevo_partitions.kafka.ends import PartitionEnds
 from relevo_partitions.kafka.fence import ProducerPool, fence
 from relevo_partitions.kafka.log import PartitionReader
 from relevo_partitions.kafka.warm_reader import WarmReader
@@ -21,6 +22,7 @@ class KafkaPartition:
         partition: Number of the partition.
         checkpoint: Passed to the writer.
         node: Whose name the snapshots taken here carry.
+        ends: Shared by a node's partitions; one of its own where none is given.
     """
 
     def __init__(
@@ -31,6 +33,7 @@ class KafkaPartition:
         checkpoint: Callable[[int, str], None] | None = None,
         *,
         node: str = "",
+        ends: PartitionEnds | None = None,
     ) -> None:
         self.log_topic = f"{cluster}.log"
         self.commands_topic = f"{cluster}.commands"
@@ -40,8 +43,11 @@ class KafkaPartition:
         self._partition = partition
         self._cluster, self._node = cluster, node
         self._checkpoint = checkpoint
+        self._ends = PartitionEnds(connection) if ends is None else ends
         self._commands = WarmReader(
-            lambda: PartitionReader(connection, self.commands_topic, partition, self._group, in_batches=True)
+            lambda: PartitionReader(
+                connection, self.commands_topic, partition, self._group, tell_end=True, in_batches=True
+            )
         )
 
     def keep_warm(self, producers: int) -> None:
@@ -73,6 +79,10 @@ class KafkaPartition:
     def commands(self) -> PartitionReader:
         """A reader of the commands, not started."""
         return self._commands.take()
+
+    def commands_end(self) -> int:
+        """Where the commands end now; see `relevo_partitions.ports.PartitionIO.commands_end`."""
+        return self._ends.end(self.commands_topic, self._partition)
 
     def snapshots(self) -> KafkaSnapshots:
         """The partition's snapshots; making this asks nobody."""

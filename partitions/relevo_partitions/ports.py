@@ -158,6 +158,10 @@ class Reader(Protocol):
         """
 
     @property
+    def reached(self) -> int:
+        """Offset up to which `read` has returned all that there is; where it was started, at first."""
+
+    @property
     def at_end(self) -> bool:
         """Whether the last `read` has reached the end of what is stable, and nothing has come since."""
 
@@ -206,6 +210,13 @@ class PartitionIO(Protocol):
 
     def commands(self) -> Reader:
         """A reader of the partition's commands, not started."""
+
+    def commands_end(self) -> int:
+        """Ask Kafka where the commands end now, open transactions included; bounded. From any thread.
+
+        Raises:
+            KafkaUnavailable: It doesn't answer.
+        """
 
     def snapshots(self) -> SnapshotStore:
         """The partition's snapshots; making this asks nobody. To be closed."""

@@ -24,6 +24,18 @@ class Write(NamedTuple):
     value: bytes
 
 
+class Heard(NamedTuple):
+    """What silence means to a leader: only from whoever it could have heard does it mean anything.
+
+    Times in milliseconds since the Unix epoch, by the leader's clock.
+    """
+
+    since: int
+    """From then on it has listened without a break."""
+    until: int
+    """Whatever was sent until then is among the commands that it was given."""
+
+
 @dataclass(frozen=True, slots=True)
 class Term:
     """Who leads from here on."""
@@ -161,11 +173,16 @@ class StateMachine(Protocol):
     def lead(self, term: Term, now: int) -> Sequence[Write]:
         """Begin a term, once, after replay: the writes hold the announcement, of the next epoch."""
 
-    def step(self, commands: Sequence[Incoming], now: int) -> Sequence[Write]:
+    def step(self, commands: Sequence[Incoming], now: int, heard: Heard | None = None) -> Sequence[Write]:
         """Decide ``commands`` in order, then what time and free capacity allow at ``now``; bounded.
+
+        What ends by silence ends by ``heard``, None where everything sent before ``now`` was heard.
 
         Bad input becomes a refusal among the writes, never an exception.
         """
+
+    def silent_at(self) -> int | None:
+        """When the next of those who must give signs of life counts as silent; None: nobody must."""
 
     def wait_ms(self, now: int) -> int | None:
         """Milliseconds until `step` has something to do without commands; 0: at once; None: never."""

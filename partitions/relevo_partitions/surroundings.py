@@ -7,6 +7,7 @@ from typing import Protocol
 
 from relevo_partitions.election.zookeeper import ZooKeeper
 from relevo_partitions.kafka.connection import Connection
+from relevo_partitions.kafka.ends import PartitionEnds
 from relevo_partitions.partition_io import KafkaPartition
 from relevo_partitions.ports import Coordinator, PartitionIO
 from relevo_partitions.pulse.pulse import Peer, Pulse
@@ -76,6 +77,7 @@ class RealSurroundings:
         self.runtime: Runtime = THREADS
         self._settings = settings
         self._connection = Connection(settings.kafka, settings.kafka_options)
+        self._ends = PartitionEnds(self._connection)
 
     def zookeeper(self, on_state: Callable[[str], None], on_watch: Callable[[str], None]) -> Coordinator:
         """See `Surroundings.zookeeper`."""
@@ -86,7 +88,12 @@ class RealSurroundings:
         """See `Surroundings.partition`."""
         settings = self._settings
         return KafkaPartition(
-            self._connection, settings.cluster, number, settings.checkpoint, node=settings.node
+            self._connection,
+            settings.cluster,
+            number,
+            settings.checkpoint,
+            node=settings.node,
+            ends=self._ends,
         )
 
     def pulse(self, on_death: Callable[[str, str, float], None]) -> PulsePort | None:

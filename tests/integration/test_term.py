@@ -244,10 +244,10 @@ def test_a_missing_log_is_named(cluster: CounterCluster) -> None:
 
 def test_a_machine_that_raises_stops_its_partition_only(brokers: Brokers, cluster_name: str) -> None:
     class Fragile(CounterMachine):
-        def step(self, commands, now):  # type: ignore[no-untyped-def]
+        def step(self, commands, now, heard=None):  # type: ignore[no-untyped-def]
             if self.partition == 0 and commands:
                 raise ZeroDivisionError("a mistake")
-            return super().step(commands, now)
+            return super().step(commands, now, heard)
 
     with counter_cluster(brokers, cluster_name, partitions=2) as cluster:
         cluster.host("n1", machine=lambda number: Fragile(number, cluster.name))

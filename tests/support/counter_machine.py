@@ -14,6 +14,7 @@ from hashlib import blake2b
 from typing import Any
 
 from relevo_partitions.statemachine import (
+    Heard,
     Incoming,
     LogDamaged,
     SnapshotFacts,
@@ -173,7 +174,7 @@ class CounterMachine:
     def lead(self, term: Term, now: int) -> Sequence[Write]:
         return [self._event(now, -1, "elected", node=term.node, incarnation=term.incarnation)]
 
-    def step(self, commands: Sequence[Incoming], now: int) -> Sequence[Write]:
+    def step(self, commands: Sequence[Incoming], now: int, heard: Heard | None = None) -> Sequence[Write]:
         writes: list[Write] = []
         for command in commands:
             writes += self._decide(command, now)
@@ -196,6 +197,9 @@ class CounterMachine:
         if topic is not None and topic not in self._blocked():
             writes.append(Write(topic, self.partition, name.encode(), command.value or b""))
         return writes
+
+    def silent_at(self) -> int | None:
+        return None
 
     def wait_ms(self, now: int) -> int | None:
         return max(0, self._reminders[0][0] - now) if self._reminders else None

@@ -102,8 +102,26 @@ class JobMachine:
         event = ev.LeaderElected(seq, epoch + 1, at, source, node, incarnation)
         apply(self.state, event)
         self._leading = True
+        self._turn.heard_since = at
         self._leases.fill({key: at + lease_ms for key, lease_ms in self.state.started.items()})
         return event
+
+    def heard(self, since: int, until: int) -> None:
+        """What silence tells from now on, as of the next `tick`.
+
+        A leader that couldn't listen for a while gives every started attempt a full fresh lease, as a new
+        leader does: its worker could tell nobody that it lives, or that the job is done.
+
+        Args:
+            since: From then on it has listened without a break.
+            until: Whatever was sent until then has been decided on.
+        """
+        turn = self._turn
+        turn.heard_until = until
+        if since > turn.heard_since:
+            turn.heard_since = since
+            started, leases = self.state.started, self._leases
+            leases.fill({key: max(leases.until(key) or 0, since + ms) for key, ms in started.items()})
 
     def propose(self, command: Command, source: int, now: int) -> list[Event]:
         """The events that ``command``, at offset ``source``, leads to. The state stays as it is."""
@@ -175,6 +193,11 @@ class JobMachine:
                 bytes_left -= len(handover.body) + len(handover.checkpoint)
                 done.append(handover)
         return done
+
+    def silent_at(self) -> int | None:
+        """When the next lease runs out; None: there is none."""
+        lease = self._leases.head()
+        return None if lease is None else lease[0]
 
     def wait_ms(self, now: int) -> int | None:
         """Milliseconds until `tick` or `dispatch` has something to do; 0: at once; None: never."""

@@ -18,31 +18,38 @@ NEVER: Final = 1 << 62
 
 def next_at(turn: Turn) -> int:
     """When the next of all timers falls due; `NEVER` where there is none."""
-    timer = turn.state.timers.head()
-    lease = turn.leases.head()
-    return min(
-        timer[0] if timer is not None else NEVER,
-        lease[0] if lease is not None else NEVER,
-        _unclaimed_at(turn),
-    )
+    return min(_timer_at(turn), _lease_at(turn), _unclaimed_at(turn))
 
 
 def overdue(turn: Turn) -> list[Event]:
     """The events of whatever fell due first and is due at ``turn.at``; none where nothing is.
 
-    Oldest first over all kinds, so that a backlog of one kind doesn't hold up another.
+    Oldest first over all kinds, so that a backlog of one kind doesn't hold up another. What ends by silence
+    is due once everything has been heard that was sent before.
     """
-    due_at = next_at(turn)
-    if due_at > turn.at:
+    silent_at = turn.at if turn.heard_until is None else min(turn.at, turn.heard_until)
+    timer_at, lease_at, unclaimed_at = _timer_at(turn), _lease_at(turn), _unclaimed_at(turn)
+    if min(lease_at, unclaimed_at) > silent_at:
+        lease_at = unclaimed_at = NEVER
+    if min(timer_at, lease_at, unclaimed_at) > turn.at:
         return []
-    lease = turn.leases.head()
-    if lease is not None and lease[0] == due_at:
+    lease, timer = turn.leases.head(), turn.state.timers.head()
+    if lease is not None and lease_at <= min(timer_at, unclaimed_at):
         return fell_silent(turn, lease[1], LEASE)
-    timer = turn.state.timers.head()
-    if timer is not None and timer[0] == due_at:
+    if timer is not None and timer_at <= unclaimed_at:
         _, kind, key = timer
         return [ev.JobExpired(*turn.head(), key) if kind == EXPIRY else ev.JobDue(*turn.head(), key)]
     return [_unclaimed(turn, next(iter(turn.state.unclaimed)))]
+
+
+def _timer_at(turn: Turn) -> int:
+    timer = turn.state.timers.head()
+    return timer[0] if timer is not None else NEVER
+
+
+def _lease_at(turn: Turn) -> int:
+    lease = turn.leases.head()
+    return lease[0] if lease is not None else NEVER
 
 
 def _unclaimed_at(turn: Turn) -> int:

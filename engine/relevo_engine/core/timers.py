@@ -99,7 +99,7 @@ class Leases:
         return len(self._heap)
 
     def fill(self, until: dict[str, int]) -> None:
-        """Begin all leases at once: ends by key, for an empty instance, which keeps the dict."""
+        """Begin all leases at once, or anew: ends by key, in a dict that is kept."""
         self._until = until
         self._rebuild()
 

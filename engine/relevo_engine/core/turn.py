@@ -21,11 +21,13 @@ class Turn:
         channels: Where activations can go.
         leases: The leader's memory of leases.
         readers: Its memory of who reads which slot.
+        heard_since: From then on it has listened without a break.
+        heard_until: Whatever was sent until then has been decided on; None: everything.
         at: Time of the decision; never before the last event.
         source: Offset of the command, -1 where time decides.
     """
 
-    __slots__ = ("at", "channels", "leases", "readers", "rules", "source", "state")
+    __slots__ = ("at", "channels", "heard_since", "heard_until", "leases", "readers", "rules", "source", "state")
 
     def __init__(self, state: State, rules: Rules, channels: Channels, leases: Leases) -> None:
         self.state = state
@@ -33,6 +35,8 @@ class Turn:
         self.channels = channels
         self.leases = leases
         self.readers = Readers()
+        self.heard_since = 0
+        self.heard_until: int | None = None
         self.at = 0
         self.source = -1
 

@@ -55,7 +55,7 @@ class PartitionReader:
         partition: Number of the partition.
         group: Only published positions go there; nobody joins it.
         verify_checksums: Whether librdkafka checks each batch's checksum.
-        tell_end: Whether `at_end` is to be known.
+        tell_end: Whether `at_end` is to be known, and `reached` where nothing comes.
         in_batches: Whether to fetch anew only when most of what was fetched has been read: see `IN_BATCHES`.
     """
 
@@ -137,6 +137,8 @@ class PartitionReader:
             if error is not None:
                 if error.code() == KafkaError._PARTITION_EOF:
                     self._at_end = True
+                    # Transactions' markers lie before it, and what was aborted: nothing comes of them.
+                    self._wanted = max(self._wanted, message.offset() or 0)
                 else:
                     self._judge(error)
                 continue
@@ -149,6 +151,11 @@ class PartitionReader:
             self._wanted = offset + 1
             records.append(Incoming(offset, _bytes(message.key()), _bytes(message.value())))
         return records
+
+    @property
+    def reached(self) -> int:
+        """Up to where all has been read; see `relevo_partitions.ports.Reader.reached`."""
+        return self._wanted
 
     @property
     def at_end(self) -> bool:

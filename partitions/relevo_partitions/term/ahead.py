@@ -93,6 +93,10 @@ class _ReaderFrom:
         self.close = reader.close
 
     @property
+    def reached(self) -> int:
+        return max(self._position, self._reader.reached)
+
+    @property
     def at_end(self) -> bool:
         return self._reader.at_end
 

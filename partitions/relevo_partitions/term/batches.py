@@ -36,6 +36,11 @@ class Batches:
         self.full = False
         """Whether the last batch has as much as one may have: there is a backlog."""
 
+    @property
+    def reached(self) -> int | None:
+        """Offset of the first command that was read and is in no batch yet; None where there is none."""
+        return self._held[0].offset if self._held else None
+
     def next(self, reader: Reader, wait_s: float) -> list[Incoming]:
         """The next batch; see `relevo_partitions.ports.Reader.read`. To be followed by `done`."""
         if not self._held:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,6 +16,7 @@ from relevo_partitions.term.batches import Batches
 from relevo_partitions.term.clock import LeaderClock
 from relevo_partitions.term.course import Course
 from relevo_partitions.term.endings import Ending, TermOver
+from relevo_partitions.term.hearing import Hearing
 from relevo_partitions.term.replay import replay_to_barrier
 from relevo_partitions.term.roles import Role
 from relevo_partitions.term.seat_asked import SeatAsked
@@ -35,6 +37,7 @@ class Established:
     machine: StateMachine
     clock: LeaderClock
     commands: Reader
+    hearing: Hearing
 
 
 class Establishing:
@@ -261,7 +264,8 @@ class Establishing:
                 f"the log is {ahead_s:.0f} s ahead of this node's clock, and its time never goes back: this "
                 "clock is wrong, or that of a node that led before was. Jobs fall due and expire by the log",
             )
-        announcement = machine.lead(self._who, clock.now())
+        began = clock.now()
+        announcement = machine.lead(self._who, began)
         batch = self._batches.next(commands, 0.0)
         decisions = machine.step(batch, clock.now())
         self._writer.commit([*announcement, *decisions], len(batch))
@@ -271,7 +275,10 @@ class Establishing:
         takeover.step("announce")
         if self._writer.hands_out(decisions):
             takeover.step("first_activation")
-        return Established(machine, clock, commands)
+        return Established(machine, clock, commands, Hearing(began, self._io.commands_end, self._hear))
+
+    def _hear(self, ask: Callable[[], None]) -> None:
+        self._course.runtime.spawn(f"relevo-hearing-{self._course.partition}", ask)
 
     def _open(self, reader: Reader) -> Reader:
         self._readers.append(reader)

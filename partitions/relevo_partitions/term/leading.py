@@ -110,6 +110,7 @@ class Leading:
             self._course.check()
             copying = snapshots is not None and snapshots.busy
             soon = copying or self._beside is not None
+            established.hearing.listen(established.clock.now(), machine.silent_at())
             batch = self._batches.next(commands, 0.0 if soon else self._wait_s(established, wrote))
             wrote = self._turn(established, batch, may_run_ahead=not copying)
             self._progress.end = commands.end_offset()
@@ -148,7 +149,8 @@ class Leading:
     def _turn(self, established: Established, batch: list[Incoming], *, may_run_ahead: bool) -> bool:
         """Decide, commit, and only then answer the reads that had arrived before the commit began."""
         machine = established.machine
-        writes = machine.step(batch, established.clock.now())
+        heard = established.hearing.heard(established.commands.reached, self._batches.reached)
+        writes = machine.step(batch, established.clock.now(), heard)
         position = machine.position
         self._settle()
         reads = self._reads.take()

@@ -166,3 +166,8 @@ def leases_forgotten(patch: pytest.MonkeyPatch) -> None:
         return event
 
     patch.setattr(JobMachine, "elected", bare)
+
+
+def silence_by_the_clock(patch: pytest.MonkeyPatch) -> None:
+    """Leases run out by the clock, whatever the leader could hear."""
+    patch.setattr(JobMachine, "heard", lambda self, since, until: None)

@@ -25,6 +25,7 @@ DELIVERY_S: Final = 8.0
 COMMIT_S: Final = 10.0
 ABORT_S: Final = 5.0
 FENCE_S: Final = 30.0
+ASK_S: Final = 5.0
 BUSY_S: Final = 0.005
 
 
@@ -226,6 +227,10 @@ class SimReader:
         return client.network.delay(link) + link.slow_fetch_s * client.rng.random()
 
     @property
+    def reached(self) -> int:
+        return self._next
+
+    @property
     def at_end(self) -> bool:
         return self._at_end
 
@@ -277,6 +282,13 @@ class SimIO:
 
     def commands(self) -> SimReader:
         return SimReader(self.client, COMMANDS, self.number)
+
+    def commands_end(self) -> int:
+        client = self.client
+        try:
+            return client.insist("end", lambda: client.kafka.bounds(COMMANDS, self.number)[1], ASK_S)
+        except NoAnswer:
+            raise KafkaUnavailable("the commands' end was asked for, and no answer came") from None
 
     def snapshots(self) -> SimSnapshots:
         return SimSnapshots(self.client, self._shelves, self.number, LOG, COMMANDS)

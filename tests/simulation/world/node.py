@@ -15,7 +15,7 @@ from relevo_partitions.host import PartitionHost
 from relevo_partitions.observer import Observer
 from relevo_partitions.settings import HostSettings, StandbySettings, TermSettings
 from relevo_partitions.snapshots.snapshotter import SnapshotSettings
-from relevo_partitions.statemachine import Incoming, Term, Write
+from relevo_partitions.statemachine import Heard, Incoming, Term, Write
 from tests.simulation.world.kafka_client import CLUSTER, KafkaClient, SimIO
 from tests.simulation.world.oracle import ACTIVATIONS
 from tests.simulation.world.pulse import SimPulse
@@ -86,8 +86,9 @@ class SimMachine(PartitionMachine):
         self._announced = True
         return super().lead(term, now)
 
-    def step(self, commands: Sequence[Incoming], now: int) -> Sequence[Write]:
-        writes = super().step(commands, now)
+    def step(self, commands: Sequence[Incoming], now: int, heard: Heard | None = None) -> Sequence[Write]:
+        writes = super().step(commands, now, heard)
+        self._node.world.oracle.given_up(self._node.name, self, writes)
         if writes or self._announced:
             self._announced = False
             self._decided.append(self._node.world.oracle.belief(self))

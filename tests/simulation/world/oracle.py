@@ -3,59 +3,31 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from relevo_engine.core.job import JobState
+from relevo_engine.core.timeouts import LEASE
 from relevo_engine.machine import PartitionMachine
 from relevo_partitions.snapshots.ports import Manifest
-from relevo_partitions.statemachine import Incoming, LogDamaged, SnapshotUnfit
+from relevo_partitions.statemachine import Incoming, LogDamaged, SnapshotUnfit, Write
 from relevo_schemas import commands as cmd
 from relevo_schemas import events as ev
 from relevo_schemas.codec import decode
 from relevo_schemas.delivery import Activation, Barrier
 from relevo_schemas.records import Event
 from tests.simulation.world.fold import Contradiction, Fold, JobLine
+from tests.simulation.world.invariants import INVARIANTS, Violation
 from tests.simulation.world.kafka import Kafka, Partition, Record, Txn
 from tests.simulation.world.kafka_client import CLUSTER, COMMANDS, LOG
 from tests.simulation.world.scheduler import Scheduler
+from tests.simulation.world.signs import Signs
 from tests.simulation.world.snapshots import Shelves
 from tests.simulation.world.truth import Belief, PartitionTruth
 
 ACTIVATIONS: Final = f"{CLUSTER}.activations."
 
 UNTOLD: Final = (cmd.ExtendJobs, cmd.ReportSlots)
-INVARIANTS: Final = {
-    "one writer per epoch": "all events of an epoch come from the producer that announced it",
-    "epochs rise": "each term has a number one above the one before",
-    "seq contiguous": "events are numbered without a gap or a repeat",
-    "state equals fold": "a leader's memory is what the committed log says",
-    "log replays": "the committed log can be applied from its beginning",
-    "no accepted job lost": "what Kafka acknowledged is decided, once, and never forgotten",
-    "no job completed twice": "a job has one completion at most",
-    "no stale read": "a proven answer shows all that was committed when it was asked, and nothing else",
-    "way forward": "every open job will be handed out, is due, can be started, has a lease or is an incident",
-    "no commit above unfinished work": "a worker's offset passes only what the engine was told the end of",
-    "one claimant": "nobody is given a claim that another holds, or works without one",
-    "no effect repeated": "what was marked as done before a claim was given isn't done again under it",
-    "effect before completion": "a completion is sent after the effect and its done mark",
-    "snapshot fits": "a snapshot and the log behind it make the state that the whole log makes",
-    "log kept": "what is deleted of the log stands in two verified snapshots",
-    "liveness": "once faults stop, all jobs end within a bounded time",
-    "no bug": "nothing raises what it shouldn't",
-}
-
-
-class Violation(AssertionError):  # noqa: N818 - named for what happened
-    """An invariant doesn't hold."""
-
-    def __init__(self, invariant: str, detail: str) -> None:
-        super().__init__(invariant, detail)  # all arguments: it travels between processes
-        self.invariant = invariant
-        self.detail = detail
-
-    def __str__(self) -> str:
-        return f"{self.invariant}: {self.detail}"
 
 
 class Oracle:
@@ -91,6 +63,7 @@ class Oracle:
         self.acknowledged: dict[str, str] = {}
         """Keys of jobs whose creation Kafka has acknowledged, and of what kind."""
         self._commands_seen = [0] * partitions
+        self._signs = Signs()
         self.done_at: dict[str, float] = {}
         self.effects: dict[str, list[str]] = {}
         self._claims: dict[str, tuple[str, float]] = {}
@@ -260,6 +233,17 @@ class Oracle:
             )
         return seq
 
+    def given_up(self, who: str, machine: PartitionMachine, writes: Sequence[Write]) -> None:
+        """A leader decides, and hasn't committed yet: whose leases ran out had been silent for as long."""
+        for write in writes:
+            event = decode(write.value) if write.topic == LOG else None
+            if not isinstance(event, ev.JobTimedOut) or event.cause != LEASE:
+                continue
+            job = machine._machine.state.jobs[event.key]
+            contradiction = self._signs.contradiction(job, event, self._scheduler.now)
+            if contradiction is not None:
+                self.violate("no live attempt given up", f"{who}: {contradiction}")
+
     # -- snapshots
 
     def _snapshot_finished(self, manifest: Manifest, pieces: list[bytes]) -> None:
@@ -314,6 +298,10 @@ class Oracle:
                     self.violate("effect before completion", f"{command.key} is completed, nothing was done")
                 if command.key not in self.done_at:
                     self.violate("effect before completion", f"{command.key} has no done mark")
+            if isinstance(command, cmd.StartJobs | cmd.ExtendJobs):
+                jobs = self.truths[place.number].machine._machine.state.jobs
+                for ref in command.jobs:
+                    self._signs.given(jobs.get(ref.key), ref, record.at)
             if isinstance(command, cmd.CompleteJob | cmd.FailJob | cmd.ThrowError):
                 any_attempt = isinstance(command, cmd.CompleteJob)  # the engine takes it from each
                 attempt = sys.maxsize if any_attempt else command.attempt

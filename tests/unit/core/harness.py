@@ -12,7 +12,7 @@ from relevo_engine.core.queues import rank_of
 from relevo_engine.core.rules import Rules
 from relevo_engine.core.state import State
 from relevo_engine.machine import PartitionMachine
-from relevo_partitions.statemachine import Incoming, Term, Write
+from relevo_partitions.statemachine import Heard, Incoming, Term, Write
 from relevo_schemas import commands as cmd
 from relevo_schemas.codec import decode, encode, job_spec
 from relevo_schemas.delivery import Activation
@@ -65,6 +65,7 @@ class Partition:
         log: All records of the log, as written.
         activations: All activations, as written, with their topic and slot.
         events: All events.
+        heard: What the leader has heard; None: everything.
     """
 
     def __init__(self, rules: Rules, channels: FixedChannels | None = None) -> None:
@@ -76,6 +77,7 @@ class Partition:
         self.events: list[Event] = []
         self.activations: list[tuple[str, int, Activation]] = []
         self.bugs: list[Exception] = []
+        self.heard: Heard | None = None
         self.terms = 0
         self.owner = self.fresh()
         self.lead()
@@ -121,7 +123,7 @@ class Partition:
             value = encode(command) if isinstance(command, Command) else command
             batch.append(Incoming(self.offset, None, value))
             self.offset += 1
-        return self.take(self.owner.step(batch, self.now))
+        return self.take(self.owner.step(batch, self.now, self.heard))
 
     def step(self, after_ms: int = 0) -> list[Event]:
         """One step without commands, ``after_ms`` later."""

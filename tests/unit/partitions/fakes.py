@@ -124,6 +124,10 @@ class FakeReader:
         return found
 
     @property
+    def reached(self) -> int:
+        return self._next
+
+    @property
     def at_end(self) -> bool:
         return self._next >= len(self._records) and not self._kafka.end_is_ahead_by
 
@@ -166,6 +170,9 @@ class FakeIO:
 
     def commands(self) -> FakeReader:
         return FakeReader(self._kafka, self._kafka.commands)
+
+    def commands_end(self) -> int:
+        return len(self._kafka.commands)
 
 
 @dataclass

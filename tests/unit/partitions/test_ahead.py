@@ -43,6 +43,10 @@ class Commands:
         return found
 
     @property
+    def reached(self) -> int:
+        return self.next
+
+    @property
     def at_end(self) -> bool:
         return self.next == 100
 

@@ -54,10 +54,10 @@ class Made:
 class Failing(CounterMachine):
     """Raises at the first command."""
 
-    def step(self, commands: Any, now: int) -> Any:
+    def step(self, commands: Any, now: int, heard: Any = None) -> Any:
         if commands:
             raise ZeroDivisionError("a mistake")
-        return super().step(commands, now)
+        return super().step(commands, now, heard)
 
 
 def started(count: int) -> FakeKafka:

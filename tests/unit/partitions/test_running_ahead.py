@@ -11,7 +11,7 @@ import pytest
 from relevo_partitions.errors import NotLeader
 from relevo_partitions.outcomes import Committed, Outcome
 from relevo_partitions.settings import TermSettings
-from relevo_partitions.statemachine import Incoming, StateMachine, Write
+from relevo_partitions.statemachine import Heard, Incoming, StateMachine, Write
 from relevo_partitions.term.endings import Ending
 from relevo_partitions.term.leading import SNAPSHOT_TURN_S
 from tests.support.counter_machine import CounterMachine
@@ -36,8 +36,8 @@ class Watched(CounterMachine):
         super().__init__(number, "c")
         self.decided: list[list[int]] = []
 
-    def step(self, commands: Sequence[Incoming], now: int) -> Sequence[Write]:
-        writes = super().step(commands, now)
+    def step(self, commands: Sequence[Incoming], now: int, heard: Heard | None = None) -> Sequence[Write]:
+        writes = super().step(commands, now, heard)
         if commands:
             self.decided.append([command.offset for command in commands])
         return writes

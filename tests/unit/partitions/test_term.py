@@ -11,7 +11,7 @@ import pytest
 from relevo_partitions.errors import NotLeader, TooManyReads
 from relevo_partitions.ports import Verdict
 from relevo_partitions.settings import TermSettings
-from relevo_partitions.statemachine import Incoming, Term, Write
+from relevo_partitions.statemachine import Heard, Incoming, Term, Write
 from relevo_partitions.term.barrier import is_barrier
 from relevo_partitions.term.endings import Ending
 from relevo_partitions.term.roles import Role
@@ -189,7 +189,7 @@ def test_kafka_away_ends_the_term_with_a_reason(kafka: FakeKafka) -> None:
 
 
 class Raises(CounterMachine):
-    def step(self, commands: Sequence[Incoming], now: int) -> Sequence[Write]:
+    def step(self, commands: Sequence[Incoming], now: int, heard: Heard | None = None) -> Sequence[Write]:
         if commands:
             raise ZeroDivisionError("a mistake")
         return []
