@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.simulation.mutants.catalogue import MUTANTS
-from tests.simulation.world.oracle import INVARIANTS
+from tests.simulation.world.invariants import INVARIANTS
 from tests.simulation.world.world import WHOLE_EVERY
 
 REPOSITORY: Final = Path(__file__).parents[2]

@@ -13,7 +13,7 @@ import pytest
 
 from tests.simulation.run import describe, run_seeds
 from tests.simulation.world.faults import ENGINE_STEPS, KINDS, SNAPSHOT_STEPS, WORKER_STEPS
-from tests.simulation.world.oracle import INVARIANTS
+from tests.simulation.world.invariants import INVARIANTS
 from tests.simulation.world.world import World
 
 SEEDS: Final = int(os.environ.get("SIM_SEEDS", "2000"))

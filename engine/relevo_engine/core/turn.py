@@ -27,7 +27,9 @@ class Turn:
         source: Offset of the command, -1 where time decides.
     """
 
-    __slots__ = ("at", "channels", "heard_since", "heard_until", "leases", "readers", "rules", "source", "state")
+    __slots__ = (
+        "at", "channels", "heard_since", "heard_until", "leases", "readers", "rules", "source", "state",
+    )  # fmt: skip
 
     def __init__(self, state: State, rules: Rules, channels: Channels, leases: Leases) -> None:
         self.state = state

@@ -1,7 +1,7 @@
 """Up to when a leader has heard all that was sent to it: only until then does silence mean anything.
 
-A worker that lives says so through Kafka. Its word may wait behind a million jobs that were created meanwhile,
-or find no broker for as long as the leader finds none. Neither is silence of the worker's.
+A worker that lives says so through Kafka. Its word may wait behind a million jobs that were created before
+it, or find no broker for as long as the leader finds none. Neither is silence of the worker's. See ADR 19.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ INVARIANTS: Final = {
     "no accepted job lost": "what Kafka acknowledged is decided, once, and never forgotten",
     "no job completed twice": "a job has one completion at most",
     "no stale read": "a proven answer shows all that was committed when it was asked, and nothing else",
-    "no live attempt given up": "no lease runs out while its worker's word stands in Kafka in time",
+    "no live attempt given up": "no lease runs out while its worker's signs of life come to Kafka in time",
     "way forward": "every open job will be handed out, is due, can be started, has a lease or is an incident",
     "no commit above unfinished work": "a worker's offset passes only what the engine was told the end of",
     "one claimant": "nobody is given a claim that another holds, or works without one",

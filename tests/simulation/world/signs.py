@@ -1,4 +1,4 @@
-"""Signs of life of the attempts under way, as they came to Kafka: whoever gives them in time isn't given up."""
+"""Signs of life of the attempts under way, as they came to Kafka: who gives them in time isn't given up."""
 
 from __future__ import annotations
 

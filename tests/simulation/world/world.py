@@ -26,11 +26,11 @@ from relevo_partitions.snapshots import snapshotter
 from tests.simulation.world.client import SimClient
 from tests.simulation.world.faults import Fates, faults_of
 from tests.simulation.world.group import Coordinator
+from tests.simulation.world.invariants import Violation
 from tests.simulation.world.kafka import Kafka
 from tests.simulation.world.kafka_client import CLUSTER, COMMANDS, LOG
 from tests.simulation.world.network import Network
 from tests.simulation.world.node import SimNode, make_rules
-from tests.simulation.world.invariants import Violation
 from tests.simulation.world.oracle import ACTIVATIONS, Oracle
 from tests.simulation.world.plans import CALM_AT_S, JobPlan, shape_of
 from tests.simulation.world.pulse import PulseNet

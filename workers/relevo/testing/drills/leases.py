@@ -15,8 +15,6 @@ from relevo.testing.faults import FaultMark, Kind
 from relevo.testing.ledger import EffectRun, Moment, Repeat
 from relevo.testing.report import Run, spans
 
-OUTAGE: Final = frozenset({Kind.BROKER_KILL, Kind.BROKER_RESTART})
-"""Faults in which no leader can hear anybody."""
 HURT: Final = frozenset(
     {
         Kind.KILL,
@@ -78,7 +76,6 @@ def judge_leases(
     repeated: Sequence[Repeat],
     ledger_runs: Mapping[str, Sequence[EffectRun]],
     hits: Collection[Moment],
-    lease_s: float,
 ) -> None:
     """Tell each repeat how many started jobs its faults met, and that none of them was run again for it.
 
@@ -91,7 +88,6 @@ def judge_leases(
         repeated: Effects that were begun again.
         ledger_runs: Runs of handlers by key.
         hits: When workers were killed or frozen.
-        lease_s: Lease of the jobs, in seconds.
     """
     # Of a cluster that was given, the log tells of others' jobs, too, which others' faults may have met.
     mine_alone = ledger_runs.keys()
@@ -116,13 +112,7 @@ def judge_leases(
         if nothing:
             whose = "a change of its leader" if moved else "the fault"
             run.notes.append(f"no started job was under way at {whose}: this says nothing about such jobs")
-        expired = mine & sound & ran_out
-        deaf = any(each.kind in OUTAGE for each in marks) and (run.max_gap_ms or 0.0) >= lease_s * 1000
-        if expired and deaf:
-            # The new leader's time for each lease, too, may pass before it can hear that a job is done.
-            run.notes.append(f"{len(expired)} lease(s) ran out while Kafka was away for longer than a lease")
-            expired = set()
-        told = sorted((mine & sound & again) | expired)
+        told = sorted(mine & sound & (again | ran_out))
         run.expect(
             "no job that ran on under a new leader was run again, or lost its lease",
             not told,

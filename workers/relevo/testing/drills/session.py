@@ -208,15 +208,7 @@ class Session:
             settle(runs, accounts, shared_store=bool(settings.redis) and count_up is None)
             ledger, workers_hit = scene.crew.ledger, scene.crew.hits
             if settings.long_every:
-                judge_leases(
-                    runs,
-                    scene.log,
-                    faults,
-                    accounts.repeated,
-                    ledger.runs,
-                    workers_hit,
-                    self.settings.lease_s,
-                )
+                judge_leases(runs, scene.log, faults, accounts.repeated, ledger.runs, workers_hit)
             if settings.calls_per_s:
                 judge_calls(runs, ledger.calls, lambda run: DRILLS[run.fault or run.drill].calls_hold)
             if count_up is not None:
