@@ -117,3 +117,20 @@ def test_leader_and_standby_go_on_from_what_the_log_holds(one_broker: LocalBroke
         cluster.wait_leader(timeout_s=60)
         cluster.wait_total(160, timeout_s=60)
         assert cluster.check_log().total == 160
+
+
+def test_a_leader_alone_tells_that_its_own_log_is_shorter(one_broker: LocalBrokers) -> None:
+    """Nobody stands by who had read what is gone, and what is left is sound."""
+    with counter_cluster(one_broker, unique_cluster_name("cut-alone")) as cluster:
+        cluster.host("n1")
+        cluster.wait_leader("n1")
+        for number in range(10):
+            cluster.send(id=f"c{number}", add=1)
+            cluster.wait_total(number + 1)
+        # About half: each record is a transaction of its own, and has a second offset for its commit.
+        lose_tail(one_broker, cluster.topic("log"), len(cluster.log()) // 2 * 2)
+        cluster.send(id="after", add=100)
+        told = cluster.diaries["n1"].faults
+        wait_until(lambda: "log_tail_lost" in str(told), "the loss is told", timeout_s=90)
+        cluster.wait_total(110, timeout_s=60)
+        assert cluster.check_log().total == 110

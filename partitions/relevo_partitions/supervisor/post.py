@@ -10,6 +10,7 @@ from relevo_partitions.runtime import Task
 from relevo_partitions.supervisor.views import PartitionView
 from relevo_partitions.term.endings import Ending, TermOver
 from relevo_partitions.term.fence_ahead import FenceAhead
+from relevo_partitions.term.last_committed import LastCommitted
 from relevo_partitions.term.leadership import Leadership
 from relevo_partitions.term.roles import Role, RoleKeeper
 from relevo_partitions.term.standby import Standby
@@ -34,6 +35,7 @@ class Post:
         self.partition = partition
         self.roles = roles
         self.io = io
+        self.last_committed = LastCommitted()
         self.sight: Sight | None = None
         self.looked_at = float("-inf")
         self.dirty = True

@@ -311,6 +311,7 @@ class Steward:
             takeover=takeover,
             snapshots=self._replicas.leader_snapshots(post),
             fence_ahead=fence_ahead,
+            last=post.last_committed,
         )
 
         def run() -> None:

@@ -17,6 +17,7 @@ from relevo_partitions.term.clock import LeaderClock
 from relevo_partitions.term.course import Course
 from relevo_partitions.term.endings import Ending, TermOver
 from relevo_partitions.term.hearing import Hearing
+from relevo_partitions.term.last_committed import LastCommitted
 from relevo_partitions.term.replay import replay_to_barrier
 from relevo_partitions.term.roles import Role
 from relevo_partitions.term.seat_asked import SeatAsked
@@ -55,6 +56,7 @@ class Establishing:
         settings: Bounds.
         takeover: Notes when each step was done.
         standby: Follows the log, and its machine is taken over; it belongs to this object.
+        last: The last event of this node's terms.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Establishing:
         settings: TermSettings,
         takeover: Takeover,
         standby: Standby | None,
+        last: LastCommitted,
     ) -> None:
         self._course = course
         self._writer = writer
@@ -83,6 +86,7 @@ class Establishing:
         self._settings = settings
         self._takeover = takeover
         self._standby = standby
+        self._last = last
         self._applied = standby.applied if standby is not None else 0
         self._readers: list[Reader] = []
         self._ahead: CommandsAhead | None = None
@@ -264,12 +268,16 @@ class Establishing:
                 f"the log is {ahead_s:.0f} s ahead of this node's clock, and its time never goes back: this "
                 "clock is wrong, or that of a node that led before was. Jobs fall due and expire by the log",
             )
+        lost = self._last.lost(machine)
+        if lost is not None:
+            self._observer.fault(course.partition, "log_tail_lost", lost)
         began = clock.now()
         announcement = machine.lead(self._who, began)
         batch = self._batches.next(commands, 0.0)
         decisions = machine.step(batch, clock.now())
         self._writer.commit([*announcement, *decisions], len(batch))
         self._batches.done()
+        self._last.note(machine.last_seq)
         if not takeover.done("announce"):
             takeover.epoch = machine.epoch
         takeover.step("announce")

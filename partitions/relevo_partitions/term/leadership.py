@@ -25,6 +25,7 @@ from relevo_partitions.term.endings import Ending, Setback, TermOver
 from relevo_partitions.term.establish import Establishing
 from relevo_partitions.term.fence_ahead import FenceAhead
 from relevo_partitions.term.held_back import HeldBackWatch
+from relevo_partitions.term.last_committed import LastCommitted
 from relevo_partitions.term.leading import LeaderSnapshots, Leading
 from relevo_partitions.term.progress import Progress
 from relevo_partitions.term.reads import Query, ReadQueue
@@ -65,6 +66,7 @@ class Leadership:
         takeover: The record of how the term came about.
         snapshots: Makes what takes snapshots while nobody stands by; None where there are to be none.
         fence_ahead: The fence, where it is under way already. Belongs to the term.
+        last: The last event of this node's terms in the partition, which outlives each of them.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Leadership:
         takeover: Takeover | None = None,
         snapshots: Callable[[], LeaderSnapshots | None] = lambda: None,
         fence_ahead: FenceAhead | None = None,
+        last: LastCommitted | None = None,
     ) -> None:
         self.partition = partition
         self.progress = Progress()
@@ -97,6 +100,7 @@ class Leadership:
         self._observer = observer
         self._on_topic_failure = on_topic_failure
         self._course = Course(partition, roles, settings.call_limit_s, runtime, checkpoint)
+        last = last if last is not None else LastCommitted()
         self._reads = ReadQueue(settings.reads_max)
         self._batches = Batches(settings.batch_max, settings.batch_bytes)
         self._writer = TermWriter(self._course, io, who, observer, fence_ahead)
@@ -112,6 +116,7 @@ class Leadership:
             settings=settings,
             takeover=self.takeover,
             standby=standby,
+            last=last,
         )
         self.held_back = HeldBackWatch(
             io.commands_topic, partition, settings.held_back_s, observer, self._course.now
@@ -126,6 +131,7 @@ class Leadership:
             settings=settings,
             takeover=self.takeover,
             held_back=self.held_back,
+            last=last,
             snapshots=snapshots,
         )
         self._setbacks = 0

@@ -18,6 +18,7 @@ from relevo_partitions.term.commit_beside import CommitBeside
 from relevo_partitions.term.course import Course
 from relevo_partitions.term.establish import Established
 from relevo_partitions.term.held_back import HeldBackWatch
+from relevo_partitions.term.last_committed import LastCommitted
 from relevo_partitions.term.progress import Progress
 from relevo_partitions.term.reads import PendingRead, ReadQueue
 from relevo_partitions.term.takeover import Takeover
@@ -58,6 +59,7 @@ class Leading:
         settings: Bounds.
         takeover: Notes the first activation.
         held_back: Follows the reader of the commands.
+        last: The last event of this node's terms.
         snapshots: Makes what takes snapshots while nobody stands by; None where there are to be none.
     """
 
@@ -73,6 +75,7 @@ class Leading:
         settings: TermSettings,
         takeover: Takeover,
         held_back: HeldBackWatch,
+        last: LastCommitted,
         snapshots: Callable[[], LeaderSnapshots | None] = lambda: None,
     ) -> None:
         self._course = course
@@ -84,9 +87,10 @@ class Leading:
         self._settings = settings
         self._takeover = takeover
         self._held_back = held_back
+        self._last = last
         self._snapshots = snapshots
         self._beside: CommitBeside | None = None
-        self._position_then = 0
+        self._then = (0, 0)
 
     def run(self, established: Established) -> None:
         """Ends by an exception only: the term's end, or a setback."""
@@ -151,7 +155,7 @@ class Leading:
         machine = established.machine
         heard = established.hearing.heard(established.commands.reached, self._batches.reached)
         writes = machine.step(batch, established.clock.now(), heard)
-        position = machine.position
+        then = machine.position, machine.last_seq
         self._settle()
         reads = self._reads.take()
         try:
@@ -160,14 +164,14 @@ class Leading:
                     self._writer.barrier()[1]
                 ]  # nothing else to write: proves that nobody has fenced us
             if writes and may_run_ahead and self._batches.full and not reads:
-                self._commit_beside(writes, len(batch), position)
+                self._commit_beside(writes, len(batch), then)
                 return True
             if writes:
                 self._writer.commit(writes, len(batch))
         except BaseException:
             self._reads.put_back(reads)
             raise
-        self._committed(writes, position)
+        self._committed(writes, then)
         self._answer(reads, machine)
         return bool(writes)
 
@@ -180,20 +184,22 @@ class Leading:
                 self._reads.put_back(reads[place:])
                 return
 
-    def _commit_beside(self, writes: Sequence[Write], commands: int, position: int) -> None:
+    def _commit_beside(self, writes: Sequence[Write], commands: int, then: tuple[int, int]) -> None:
         course = self._course
         self._beside = CommitBeside(self._writer, writes, commands, course.partition, course.runtime)
-        self._position_then = position
+        self._then = then
 
     def _settle(self) -> None:
         """Wait for the commit that is under way, if there is one."""
         beside, self._beside = self._beside, None
         if beside is not None:
             beside.finish()
-            self._committed(beside.writes, self._position_then)
+            self._committed(beside.writes, self._then)
 
-    def _committed(self, writes: Sequence[Write], position: int) -> None:
+    def _committed(self, writes: Sequence[Write], then: tuple[int, int]) -> None:
+        """``then`` is the machine's position, and the last event's number, behind ``writes``."""
         self._batches.done()
-        self._progress.position = position
+        self._progress.position, seq = then
+        self._last.note(seq)
         if writes and not self._takeover.done("first_activation") and self._writer.hands_out(writes):
             self._takeover.step("first_activation")

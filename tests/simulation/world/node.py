@@ -138,7 +138,7 @@ class NodeObserver(Observer):
         node.note(f"p{partition} fault {kind}: {detail}")
         bug = kind in ("supervisor", "term_machine_failed", "standby_machine_failed")
         # Nothing is ever damaged here: a former leader that misses what its successor has deleted must know.
-        bug = bug or kind == "term_log_damaged"
+        bug = bug or kind in ("term_log_damaged", "log_tail_lost")
         if bug:
             node.world.oracle.violate("no bug", f"{node.name}: {kind}: {detail}")
 
