@@ -230,12 +230,14 @@ class Follower:
                     consumer.close()
 
     def _turn(self) -> bool:
-        reading = bool(self._views)
+        """One round; False: the end. All that is asked is done before anything is read, which may wait."""
         try:
-            call = self._calls.get_nowait() if reading else self._calls.get()
-            if call is None:
-                return False
-            call()
+            call = self._calls.get_nowait() if self._views else self._calls.get()
+            while True:
+                if call is None:
+                    return False
+                call()
+                call = self._calls.get_nowait()
         except queue.Empty:
             pass
         if self._views:

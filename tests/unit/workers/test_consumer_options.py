@@ -18,7 +18,7 @@ def options(drain_s: float = 10.0, **chosen: Any) -> dict[str, Any]:
 
 def test_a_dead_worker_is_noticed_soon_and_partitions_move_one_by_one() -> None:
     made = options()
-    assert (made["session.timeout.ms"], made["heartbeat.interval.ms"]) == (6_000, 1_000)
+    assert (made["session.timeout.ms"], made["heartbeat.interval.ms"]) == (6_000, 300)
     assert made["partition.assignment.strategy"] == "cooperative-sticky"
     assert options(session_timeout_ms=9_000)["session.timeout.ms"] == 9_000
 

@@ -56,7 +56,8 @@ class Orders:
         calls: Calls per second that wait for their answer, see `relevo.testing.calls`.
         zookeeper: Where nodes are looked up that such calls go to.
         nodes: Addresses of the nodes' HTTP APIs, as far as they are known.
-        concurrency: Effects at once in each worker.
+        concurrency: Effects at once in each worker. More than piles up behind a dead one: what counts is when
+            the others come to it, and not how long they work on it.
         redis: Address of a dedup store that all workers share; empty: each has one in memory.
         jobs: How many jobs; 0: until SIGTERM.
         effects: Where effects happen, and are counted; empty: nowhere but in the ledger.
@@ -77,7 +78,7 @@ class Orders:
     calls: float = 0.0
     zookeeper: str = ""
     nodes: list[str] = field(default_factory=list)
-    concurrency: int = 32
+    concurrency: int = 512
     redis: str = ""
     jobs: int = 0
     effects: str = ""
