@@ -132,8 +132,8 @@ def membership(options: Mapping[str, Any]) -> dict[str, Any]:
     """How a member of a group behaves: partitions come and go singly, a dead member is noticed in 6 s.
 
     6 s is the least that brokers grant unless told otherwise. The others learn of a change by their next
-    heartbeat, and a cooperative one takes two rounds: librdkafka's 3 s would double the time. With 1 s, what a
-    dead member had was taken up after 6.5 s (5.9 to 6.9), with 0.3 s after 6.25 (6.0 to 6.4).
+    heartbeat, and a cooperative one takes two rounds: librdkafka's 3 s would double the time. With 1 s, what
+    a dead member had was taken up after 6.5 s (5.9 to 6.9), with 0.3 s after 6.25 (6.0 to 6.4).
 
     With ``group.protocol=consumer`` these are the broker's to set.
     """

@@ -50,7 +50,7 @@ def follower(monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
 
 
 def test_all_who_wait_are_seen_to_before_anything_is_read(follower: Follower) -> None:
-    """After a worker's death its successor asks about hundreds of jobs at once: 10 ms for each were seconds."""
+    """After a worker's death its successor asks about hundreds of jobs at once: 10 ms each were seconds."""
     polls: list[int] = []
     first = follower.follow("k", lambda _at, _event: None, lambda _error: None, partition=0)
     while not hasattr(EmptyLog, "last") or not EmptyLog.last.asked.wait(0.01):
