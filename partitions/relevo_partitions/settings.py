@@ -37,6 +37,9 @@ class TermSettings:
     held_back_s: float = 15.0
     """After so long behind an open transaction of another producer, readers count as held back; above the
     timeout of our own transactions."""
+    rebuild_max: int = 20_000
+    """A machine with more items isn't rebuilt after a setback where another node is hot, but handed over: a
+    third of a second, against one for every hundred thousand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

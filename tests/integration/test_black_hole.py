@@ -11,6 +11,7 @@ import pytest
 from relevo_engine.local.brokers import LocalBrokers
 from relevo_partitions.kafka import fence as fencing
 from relevo_partitions.kafka import writer as writing
+from relevo_partitions.settings import TermSettings
 from relevo_partitions.term import leadership as terms
 from tests.support.brokers import unique_cluster_name
 from tests.support.call_bounds import GIVEN_UP_S
@@ -93,6 +94,27 @@ def test_a_call_that_is_never_answered_costs_a_leader_its_partition(
     cluster.wait_total(sent + 10)
     assert cluster.check_log().total == sent + 10
     assert cluster.hosts["n1"].stop(10)
+
+
+def test_a_broken_connection_hands_a_large_partition_over(
+    behind: tuple[LocalBrokers, FrameProxy], cluster: CounterCluster
+) -> None:
+    """It costs the producer, and with that the machine: whoever has one that is hot is sooner."""
+    proxy, large = behind[1], TermSettings(rebuild_max=2)
+    cluster.host("n1", kafka=proxy.address, give_back_after_s=1_000.0, term=large)
+    cluster.wait_leader("n1")
+    for number in range(5):
+        cluster.send(id=f"c{number}", add=1)
+    cluster.wait_total(5)
+    cluster.host("n2", give_back_after_s=1_000.0, term=large)
+    leadership = cluster.hosts["n1"]._supervisor.posts[0].leadership
+    wait_until(lambda: leadership is not None and leadership.heir_is_hot, "n2 could take over")
+    proxy.cut()
+    cluster.send(id="after", add=10)  # commits over a new connection; whatever follows it may not
+    cluster.wait_total(15)
+    cluster.wait_leader("n2")
+    assert "would have to be read anew" in str(cluster.diaries["n1"].roles)
+    assert cluster.check_log().total == 15
 
 
 def test_an_abort_without_its_broker_ends(

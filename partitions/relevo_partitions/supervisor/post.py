@@ -86,6 +86,8 @@ class Post:
         self._saw_candidates(sight.candidates, now)
         if before is not None and (sight.leader is None or sight.leader.czxid != before.czxid):
             self.previous_leader = before.node
+        if self.leadership is not None and sight.leader is not None:
+            self.leadership.heir_is_hot = bool((live - {sight.leader.node}) & self.hot_since.keys())
         self.sight = sight
         self.looked_at = now
         self.dirty = False

@@ -22,7 +22,7 @@ from relevo_partitions.statemachine import LogDamaged, MachineFactory, Term
 from relevo_partitions.term.batches import Batches
 from relevo_partitions.term.course import Course
 from relevo_partitions.term.endings import Ending, Setback, TermOver
-from relevo_partitions.term.establish import Establishing
+from relevo_partitions.term.establish import Established, Establishing
 from relevo_partitions.term.fence_ahead import FenceAhead
 from relevo_partitions.term.held_back import HeldBackWatch
 from relevo_partitions.term.last_committed import LastCommitted
@@ -134,6 +134,10 @@ class Leadership:
             last=last,
             snapshots=snapshots,
         )
+        self.heir_is_hot = False
+        """Whether another node could take over at once, as ZooKeeper showed last; kept by the supervisor."""
+        self._rebuild_max = settings.rebuild_max
+        self._items = 0
         self._setbacks = 0
         self._leading_since = 0.0
         self._fruitless_since = 0.0
@@ -202,20 +206,26 @@ class Leadership:
     def _serve(self) -> None:
         while True:
             try:
-                established = self._establishing.run(anew=self._setbacks > 0)
-                self.progress.note(established.machine)
-                if not self.progress.led:
-                    self._observer.takeover(self.takeover)
-                self._leading_since = self._course.now()
-                self.progress.led = True
-                self._course.role(Role.LEADING, f"epoch {established.machine.epoch}")
-                self._course.point("leading")
-                self._leading.run(established)
+                # No name here: nothing shall keep the machine while another one is made.
+                self._lead(self._establishing.run(anew=self._setbacks > 0))
             except Setback as setback:
                 self._batches.start_over()
                 self._recover(setback)
             finally:
                 self._establishing.close_readers()
+
+    def _lead(self, established: Established) -> None:
+        self.progress.note(established.machine)
+        if not self.progress.led:
+            self._observer.takeover(self.takeover)
+        self._leading_since = self._course.now()
+        self.progress.led = True
+        self._course.role(Role.LEADING, f"epoch {established.machine.epoch}")
+        self._course.point("leading")
+        try:
+            self._leading.run(established)
+        finally:
+            self._items = established.machine.count
 
     # -- when something goes wrong
 
@@ -233,8 +243,18 @@ class Leadership:
             fenced = isinstance(outcome, Fenced)
             self._observer.fault(self.partition, "fenced" if fenced else "commit_unclear", outcome.reason)
             self._confirm(outcome.reason, patient=not fenced)
+            self._hand_over_if_large(outcome.reason)
             self._course.role(Role.FENCING, outcome.reason)
         self._pause()
+
+    def _hand_over_if_large(self, reason: str) -> None:
+        """A connection that breaks costs the producer, and with it the machine: others have one that is hot.
+
+        Not after an abort: whatever can't be written can't be written there either.
+        """
+        if self._items > self._rebuild_max and self.heir_is_hot:
+            detail = f"another node is hot, and {self._items} items would have to be read anew: {reason}"
+            raise TermOver(Ending.HANDED_OVER, detail)
 
     def _give_up_if_fruitless(self, outcome: Aborted | Fenced | Unclear) -> None:
         """Another node may have a better way to Kafka; as long as the claim stands, it isn't tried."""

@@ -62,7 +62,7 @@ def reply_before_commit(patch: pytest.MonkeyPatch) -> None:
             read.answer(machine)
         if writes:
             self._writer.commit(writes, len(batch))
-        self._committed(writes, machine.position)
+        self._committed(writes, (machine.position, machine.last_seq))
         return bool(writes)
 
     patch.setattr(Leading, "_turn", turn)

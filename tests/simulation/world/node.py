@@ -42,6 +42,7 @@ class NodeKnobs:
     batch_max: int
     redispatch_after_ms: int
     replicas: int
+    rebuild_max: int
     pulse: bool
     give_back_after_s: float
     snapshot_events: int
@@ -174,7 +175,9 @@ class SimNode:
             snapshots=_snapshots(knobs),
             standby=StandbySettings(idle_wait_s=0.25, stall_s=3.0),
             checkpoint=self._checkpoint,
-            term=TermSettings(batch_max=knobs.batch_max, idle_wait_s=0.25, stall_s=3.0),
+            term=TermSettings(
+                batch_max=knobs.batch_max, idle_wait_s=0.25, stall_s=3.0, rebuild_max=knobs.rebuild_max
+            ),
         )
         self.host = PartitionHost(settings, self._make_machine, NodeObserver(self), self._topic_failed, self)
         self.process.spawn("main", self._main)

@@ -55,6 +55,7 @@ def shape_of(rng: random.Random) -> Shape:
         batch_max=rng.choice((1, 3, 20)),
         redispatch_after_ms=rng.choice((6_000, 12_000)),
         replicas=rng.choice((1, 1, 2, 0)),
+        rebuild_max=rng.choice((0, 1_000)),
         pulse=rng.random() < 0.8,
         give_back_after_s=rng.choice((1.0, 3.0)),
         snapshot_events=rng.choice((0, 12, 12, 30)),

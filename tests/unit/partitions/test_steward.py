@@ -196,3 +196,16 @@ def test_the_standby_of_a_term_that_was_given_up_ends() -> None:
     office.steward.finish(office.post, Finished(0, leadership, TermOver(Ending.ABANDONED, "hangs")))
     assert standby.stop.call_count == 2
     assert leadership.unused_standby is None
+
+
+@pytest.mark.parametrize(
+    ("candidates", "live", "hot"),
+    [(("b",), {"a", "b"}, True), (("b",), {"a"}, False), ((), {"a", "b"}, False)],
+)
+def test_a_leader_knows_whether_another_could_take_over(
+    candidates: tuple[str, ...], live: set[str], hot: bool
+) -> None:
+    office = Office()
+    office.post.leadership = MagicMock()
+    office.post.saw(Sight(LeaderRecord("a", "i", "t", 1, 7, 0), candidates), 1.0, live)
+    assert office.post.leadership.heir_is_hot is hot
