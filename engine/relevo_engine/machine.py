@@ -135,20 +135,21 @@ class PartitionMachine:
             LogDamaged: A record doesn't follow the ones before. The machine must be thrown away.
         """
         decode = self._codec.decode
-        replay = self._machine.replay if self._overlap is None else self._apply_new
-        for offset, _, value in records:
-            try:
+        offset = -1
+        try:
+            apply = self._machine.replaying() if self._overlap is None else self._apply_new
+            for offset, _, value in records:
                 record = decode(value)
                 if isinstance(record, Event):
-                    replay(record)
+                    apply(record)
                 elif not isinstance(record, Barrier):
                     raise self._damaged(offset, "an event or a barrier", type(record).__name__)
-            except RecordError as error:
-                raise self._damaged(offset, "a record of the log", f"{error.fault.value}: {error}") from error
-            except OutOfOrder as error:
-                raise self._damaged(offset, error.expected, error.found) from error
-            except InvariantBroken as error:
-                raise self._damaged(offset, "an event that fits the state", str(error)) from error
+        except RecordError as error:
+            raise self._damaged(offset, "a record of the log", f"{error.fault.value}: {error}") from error
+        except OutOfOrder as error:
+            raise self._damaged(offset, error.expected, error.found) from error
+        except InvariantBroken as error:
+            raise self._damaged(offset, "an event that fits the state", str(error)) from error
 
     def _apply_new(self, event: Event) -> None:
         """Apply an event of the log that the state doesn't hold yet."""

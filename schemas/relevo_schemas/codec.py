@@ -27,7 +27,6 @@ from relevo_schemas.fields import (
     UNREADABLE,
     UNWRITABLE,
     Schema,
-    check_end,
     check_ints,
     damaged,
     fingerprint,
@@ -35,6 +34,7 @@ from relevo_schemas.fields import (
     int_array_names,
     int_names,
     int_test,
+    not_its_end,
     read,
     unwritable,
     write,
@@ -93,8 +93,8 @@ class _Kind:
     """How one kind of record is written and read."""
 
     __slots__ = (
-        "carried", "carries_job", "cls", "fields_of", "has_arrays", "head", "int_arrays", "ints", "item",
-        "item_fields_of", "item_ints", "keeps_to_ints", "name", "names", "prefix", "schema",
+        "carries_job", "cls", "fields_of", "has_arrays", "head", "int_arrays", "ints", "item",
+        "item_fields_of", "item_ints", "keeps_to_ints", "name", "names", "prefix", "read", "schema",
     )  # fmt: skip
 
     def __init__(self, cls: type[Record], schema: Schema) -> None:
@@ -106,7 +106,6 @@ class _Kind:
         cls.FIELDS = tuple(field["name"] for field in schema["fields"])
         self.carries_job = cls.FIELDS[-1] == "job"
         self.head = head(schema, "job") if self.carries_job else schema
-        self.carried = JobCarrier(self.head) if self.carries_job else None
         self.names = cls.FIELDS[:-1] if self.carries_job else cls.FIELDS
         self.fields_of = _datum_of(self.names)
         self.ints = int_names(self.head)
@@ -117,6 +116,10 @@ class _Kind:
             self.item_ints = int_names(schema["fields"][-1]["type"]["items"])
         self.int_arrays = int_array_names(self.head)
         self.has_arrays = self.item is not None or bool(self.int_arrays)
+        # The record in a value that was written with the current schema; the stream stands behind its header.
+        self.read: Callable[[io.BytesIO, bytes], Any] = (
+            JobCarrier(cls, self.head).read if self.carries_job else self._read_plain
+        )
 
     def datum(self, record: Record) -> dict[str, Any]:
         """The fields of ``record`` as fastavro wants them, without the job."""
@@ -167,23 +170,23 @@ class _Kind:
         write(stream, schema, datum)
         return stream.getvalue()
 
-    def read(self, value: bytes) -> Any:
-        """The record in ``value``, which was written with the current schema."""
-        stream = io.BytesIO(value)
-        stream.seek(HEADER_LENGTH)
-        if self.carried is not None:
-            values, job = self.carried.values(stream, value)
-            return self.cls(*values, job)
-        datum = read(stream, self.head) if self.names else {}
-        check_end(stream, value)
-        return self.make(datum)
+    def _read_plain(self, stream: io.BytesIO, value: bytes) -> Any:
+        """See `read`; a record that carries no job."""
+        datum = read(stream, self.head)
+        if stream.tell() != len(value):
+            raise not_its_end(stream, value)
+        # As `make`, where there is nothing to mend: every event but the first of a job comes this way.
+        if self.has_arrays or not self.keeps_to_ints(datum):
+            return self.make(datum)
+        return self.cls(*datum.values())
 
     def read_as(self, value: bytes, written: Schema) -> Any:
         """The record in ``value``, which was written with an earlier schema."""
         stream = io.BytesIO(value)
         stream.seek(HEADER_LENGTH)
         datum = read(stream, written, self.schema)
-        check_end(stream, value)
+        if stream.tell() != len(value):
+            raise not_its_end(stream, value)
         for field in self.head["fields"]:
             # A default of `bytes` stands in a schema as text, and fastavro leaves it so.
             if field["type"] == "bytes" and isinstance(datum[field["name"]], str):
@@ -267,11 +270,12 @@ class Codec:
         Raises:
             RecordError: It can't be read; `RecordError.fault` says why.
         """
-        kind = self._by_prefix.get(value[:HEADER_LENGTH]) if value else None
+        stream = io.BytesIO(value or b"")
+        kind = self._by_prefix.get(stream.read(HEADER_LENGTH))
         if value is None or kind is None or len(value) > RECORD_BYTES_MAX:
             return self._decode_otherwise(value)
         try:
-            record: Record = kind.read(value)
+            record: Record = kind.read(stream, value)
         except UNREADABLE as error:
             raise damaged(kind.name, error) from error
         return record

@@ -88,7 +88,6 @@ def damaged(name: str, error: Exception) -> RecordError:
     return RecordError(RecordFault.DAMAGED, f"damaged {name}: {str(error) or type(error).__name__}")
 
 
-def check_end(stream: io.BytesIO, value: bytes) -> None:
-    """Refuse what follows a record."""
-    if stream.tell() != len(value):
-        raise ValueError(f"{len(value) - stream.tell()} bytes follow the record")
+def not_its_end(stream: io.BytesIO, value: bytes) -> ValueError:
+    """The error of a record that ends elsewhere than its value."""
+    return ValueError(f"{len(value) - stream.tell()} bytes follow the record")

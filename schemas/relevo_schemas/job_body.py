@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from relevo_schemas.fields import (
 )
 from relevo_schemas.files import load_current, parse
 from relevo_schemas.job import JobSpec
+from relevo_schemas.records import Record
 
 # Called with values in the schema's order, which no type checker can follow.
 _make_job: Final[Any] = JobSpec
@@ -162,12 +163,15 @@ class JobCarrier:
     """Reads a kind of record that ends in a job: its own fields and the job's in one call of fastavro.
 
     Args:
+        cls: Of the record, made of its own fields and the job.
         schema: Of the record's own fields.
     """
 
-    __slots__ = ("_ends_in_bytes", "_ints", "_keeps_to_ints", "_own_end", "count", "schema")
+    __slots__ = ("_cls", "_ends_in_bytes", "_ints", "_keeps_to_ints", "_own_end", "count", "schema")
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, cls: type[Record], schema: Schema) -> None:
+        # Called with values in the schema's order, which no type checker can follow.
+        self._cls: Any = cls
         own, carried = schema["fields"], _JOB_HEAD["fields"]
         *numbers, last = [field["type"] for field in own] or ["int"]
         if not {*numbers, last} <= {"int", "long", "bytes"} or "bytes" in numbers:
@@ -184,17 +188,17 @@ class JobCarrier:
         # A number of Avro's, as the length of bytes is: seven bits a byte, the highest set where more follow.
         self._own_end = re.compile(rb"(?:[\x80-\xff]*+[\x00-\x7f]){%d}" % self.count).match
 
-    def values(self, stream: io.BytesIO, value: bytes) -> tuple[Sequence[Any], JobSpec]:
-        """The record's own fields, and its job; ``stream`` stands behind the header of ``value``."""
+    def read(self, stream: io.BytesIO, value: bytes) -> Any:
+        """The record in ``value``; ``stream`` stands behind its header."""
         datum = read(stream, self.schema)
         if not self._keeps_to_ints(datum):
             check_ints(datum, self._ints)
-        *values, length = datum.values()
+        values = tuple(datum.values())
         variables_at = stream.tell()
-        _check_variables(length, variables_at, value)
+        _check_variables(values[-1], variables_at, value)
         own = values[: self.count]
         found = self._own_end(value, HEADER_LENGTH)
         if found is None:
             raise ValueError("the fields before the job don't end")
         start = found.end() + (len(own[-1]) if self._ends_in_bytes else 0)
-        return own, _make_job(*values[self.count :], value[start:], variables_at - start)
+        return self._cls(*own, _make_job(*values[self.count : -1], value[start:], variables_at - start))

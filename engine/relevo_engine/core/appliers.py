@@ -16,6 +16,9 @@ from relevo_schemas.records import Event
 FORGET_PER_EVENT: Final = 16
 """Finished keys that one event forgets at most: a pause of a day must not be followed by one of a second."""
 
+NEVER: Final = 1 << 63
+"""Later than any time of an event."""
+
 _SCHEDULED: Final = JobState.SCHEDULED
 _READY: Final = JobState.READY
 _ACTIVE: Final = JobState.ACTIVE
@@ -32,12 +35,13 @@ def apply(state: State, event: Event) -> None:
     applier = _APPLIERS.get(type(event))
     if applier is None:
         raise InvariantBroken(f"{type(event).__name__} is not an event")
-    source = event.source
+    # Each field is read once: events are of many classes, which makes it one of the dearer things here.
+    seq, epoch, at, source = event.seq, event.epoch, event.at, event.source
     if (
-        event.seq != state.last_seq + 1
-        or event.epoch != state.epoch
-        or event.epoch < 1
-        or event.at < state.last_at
+        seq != state.last_seq + 1
+        or epoch != state.epoch
+        or epoch < 1
+        or at < state.last_at
         or (source < state.position and source != -1)
         or applier is _elected
     ):
@@ -45,17 +49,13 @@ def apply(state: State, event: Event) -> None:
     if state.keep is not None:
         state.keep(event)
     applier(state, event)
-    state.last_seq = event.seq
-    state.last_at = event.at
+    state.last_seq = seq
+    state.last_at = at
     state.last_source = source
     if source >= state.position:
         state.position = source + 1
-    order = state.finished_order
-    if order and (
-        len(order) > state.rules.finished_count_max
-        or state.finished[order[0]][1] < event.at - state.rules.finished_window_ms
-    ):
-        _forget(state, event.at)
+    if at >= state.forget_at:
+        _forget(state, at)
 
 
 def _check_order(state: State, event: Event) -> None:
@@ -82,15 +82,22 @@ def _check_order(state: State, event: Event) -> None:
 def _open(state: State, event: Any) -> Job:
     job = state.jobs.get(event.key)
     if job is None:
-        raise InvariantBroken(f"{type(event).__name__} for {event.key!r}, which is not an open job")
+        raise _unfit(state, event)
     return job
 
 
 def _in(state: State, event: Any, *legal: JobState) -> Job:
-    job = _open(state, event)
-    if job.state not in legal:
-        raise InvariantBroken(f"{type(event).__name__} for {event.key!r}, which is {job.state.value}")
+    job = state.jobs.get(event.key)
+    if job is None or job.state not in legal:
+        raise _unfit(state, event)
     return job
+
+
+def _unfit(state: State, event: Any) -> InvariantBroken:
+    """The error of an event that can't happen to its job as it is."""
+    job = state.jobs.get(event.key)
+    found = f"is {job.state.value}" if job is not None else "is not an open job"
+    return InvariantBroken(f"{type(event).__name__} for {event.key!r}, which {found}")
 
 
 def _leave(state: State, job: Job, lane: Lane) -> None:
@@ -145,19 +152,28 @@ def _finish(state: State, event: Any, outcome: JobState, attempt: int) -> None:
     if job.expires_at:
         state.timers.disarm()
     state.finished[key] = (outcome, event.at, lane.name, attempt)
-    state.finished_order.append(key)
+    order = state.finished_order
+    order.append(key)
+    if len(order) == 1 or len(order) > state.rules.finished_count_max:
+        state.forget_at = 0
     if state.checkpoints:
         state.checkpoints.pop(key, None)
 
 
 def _forget(state: State, at: int) -> None:
-    """Forget finished keys that are too old or too many."""
-    order, finished = state.finished_order, state.finished
-    too_old = at - state.rules.finished_window_ms
+    """Forget finished keys that are too old or too many, and say when there is something to forget again."""
+    order, finished, rules = state.finished_order, state.finished, state.rules
     for _ in range(FORGET_PER_EVENT):
-        if not order or (len(order) <= state.rules.finished_count_max and finished[order[0]][1] >= too_old):
+        if not order:
+            state.forget_at = NEVER
             return
+        if len(order) <= rules.finished_count_max:
+            forget_at = finished[order[0]][1] + rules.finished_window_ms + 1
+            if at < forget_at:
+                state.forget_at = forget_at
+                return
         del finished[order.popleft()]
+    state.forget_at = 0
 
 
 # --- One function per event ---

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
 from relevo_engine.core import commands, snapshot, timeouts, views
@@ -56,9 +57,17 @@ class JobMachine:
         Raises:
             InvariantBroken: The event can't follow; see `relevo_engine.core.appliers.apply`.
         """
+        self.replaying()(event)
+
+    def replaying(self) -> Callable[[Event], None]:
+        """`replay` for many events on end, to be used before the machine does anything else.
+
+        Raises:
+            InvariantBroken: The machine leads.
+        """
         if self._leading:
             raise InvariantBroken("a leader's state comes from its own decisions, not from replay")
-        apply(self.state, event)
+        return partial(apply, self.state)
 
     # Copies
 

@@ -43,6 +43,8 @@ class State:
         checkpoints: What attempts have stored of how far they came, by key; only of jobs that have any.
         finished: What is remembered of finished jobs, by key.
         finished_order: Their keys, oldest first.
+        forget_at: No event before this time makes a finished key forgotten; 0: the next one has to look.
+            Follows from `finished`, `finished_order` and the rules.
         last_seq: Number of the last event, 0 before the first.
         last_at: Its time.
         last_source: Its source.
@@ -56,6 +58,7 @@ class State:
         "epoch",
         "finished",
         "finished_order",
+        "forget_at",
         "jobs",
         "keep",
         "lanes",
@@ -81,6 +84,7 @@ class State:
         self.checkpoints: dict[str, bytes] = {}
         self.finished: dict[str, Finished] = {}
         self.finished_order: deque[str] = deque()
+        self.forget_at = 0
         self.last_seq = 0
         self.last_at = 0
         self.last_source = -1

@@ -90,8 +90,7 @@ class Leadership:
         fence_ahead: FenceAhead | None = None,
         last: LastCommitted | None = None,
     ) -> None:
-        self.partition = partition
-        self.progress = Progress()
+        self.partition, self.progress = partition, Progress()
         self.takeover = takeover if takeover is not None else Takeover(partition, runtime=runtime)
         self.unused_standby: Standby | None = None
         """A standby that goes on although the term has ended: it never came to its barrier."""
@@ -137,10 +136,8 @@ class Leadership:
         self.heir_is_hot = False
         """Whether another node could take over at once, as ZooKeeper showed last; kept by the supervisor."""
         self._rebuild_max = settings.rebuild_max
-        self._items = 0
-        self._setbacks = 0
-        self._leading_since = 0.0
-        self._fruitless_since = 0.0
+        self._setbacks = self._items = 0
+        self._leading_since = self._fruitless_since = 0.0
         self._decisions_then = -1
 
     # -- for other threads
