@@ -106,7 +106,7 @@ class Follower:
         self._fork = ForkGuard("client")
         self._lock = threading.Lock()
         self._views: dict[int, _View] = {}
-        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[Callable[[], bool] | None] = queue.SimpleQueue()
         self._partitions = 0
         self._consumer: Consumer | None = None
         self._searcher: Consumer | None = None
@@ -230,13 +230,18 @@ class Follower:
                     consumer.close()
 
     def _turn(self) -> bool:
-        """One round; False: the end. All that is asked is done before anything is read, which may wait."""
+        """One round; False: the end.
+
+        What is asked is done before anything is read, which may wait; but of what asks Kafka, and may wait
+        there, one only: those who wait already are read for in between.
+        """
         try:
             call = self._calls.get_nowait() if self._views else self._calls.get()
             while True:
                 if call is None:
                     return False
-                call()
+                if call():
+                    break
                 call = self._calls.get_nowait()
         except queue.Empty:
             pass
@@ -260,10 +265,13 @@ class Follower:
         partition: int | None,
         start: int | None,
         future: Future[Interest],
-    ) -> None:
+    ) -> bool:
+        """Whether Kafka had to be asked."""
+        asks = partition is None and not self._partitions
         try:
             if partition is None:
                 partition = partition_of(key, self._count())
+            asks |= partition not in self._views
             interest = self._position(make, partition, start)
         except RelevoError as error:
             future.set_exception(error)
@@ -271,6 +279,7 @@ class Follower:
             future.set_exception(unreachable(self._bootstrap, error))
         else:
             future.set_result(interest)
+        return asks
 
     def _position(self, make: Callable[..., Interest], partition: int, start: int | None) -> Interest:
         consumer = self._open()
@@ -381,10 +390,11 @@ class Follower:
 
     # The past
 
-    def _locate(self, partition: int, source: int, at_ms: int, future: Future[int]) -> None:
+    def _locate(self, partition: int, source: int, at_ms: int, future: Future[int]) -> bool:
         try:
             if self._searcher is None:
                 self._searcher = Consumer(self._config)
             future.set_result(search(self._searcher, self._topic, partition, source, at_ms))
         except KafkaException as error:
             future.set_exception(unreachable(self._bootstrap, error))
+        return True
