@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from relevo_engine.topics import commands_topic, engine_group, log_topic, snapshots_topic
@@ -89,9 +89,9 @@ def find_witnesses(connection: Connection, cluster: str, chosen: Collection[int]
     for number in kept & found.keys():
         place = f"{snapshots_topic(cluster)} partition {number}"
         found[number] += asked(place, _snapshots, connection, cluster, number, str(topic.topic_id)) or ()
-    group = engine_group(cluster)
-    published = asked(f"group {group}", _published, client, group, commands_topic(cluster), numbers) or {}
-    for number, position in published.items():
+    group, commands = engine_group(cluster), commands_topic(cluster)
+    published = asked(f"group {group}", _published, connection, faults, group, commands, numbers)
+    for number, position in (published or {}).items():
         found[number].append(Witness("the position that its leader published", position=position))
     return Witnesses(found, unheard)
 
@@ -110,10 +110,18 @@ def _snapshots(connection: Connection, cluster: str, partition: int, topic_id: s
     ]
 
 
-def _published(client: AdminClient, group: str, topic: str, numbers: Iterable[int]) -> dict[int, int]:
-    wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, number) for number in numbers])
-    asked = client.list_consumer_group_offsets([wanted], request_timeout=ASK_TIMEOUT_S)
-    told = asked[group].result(ASK_TIMEOUT_S + 1).topic_partitions or ()
+def _published(
+    connection: Connection, faults: Faults, group: str, topic: str, numbers: Iterable[int]
+) -> dict[int, int]:
+    # An admin client can be asked as well, and brings the process down where the group's coordinator has
+    # just started: librdkafka 2.16 then looks for the group that only a consumer has.
+    consumer = Consumer(connection.settings(faults, {"group.id": group, "enable.auto.commit": False}))
+    try:
+        told = consumer.committed(
+            [TopicPartition(topic, number) for number in numbers], timeout=ASK_TIMEOUT_S
+        )
+    finally:
+        consumer.close()
     return {each.partition: each.offset for each in told if each.error is None and each.offset > 0}
 
 
