@@ -35,7 +35,7 @@ PROBE: Final = 2_000
 REPEATS: Final = 7
 NOW: Final = 1_800_000_000_000
 DAY_MS: Final = 86_400_000
-COLLECTOR: Final = (50_000, 20, 100)
+COLLECTOR: Final = (50_000, 1, 750)
 """How a node sets Python's collector (`relevo_engine.node`)."""
 
 

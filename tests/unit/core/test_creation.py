@@ -66,6 +66,7 @@ def test_a_finished_key_is_forgotten_after_its_window_by_the_time_of_events() ->
     p.complete("k")
     p.now += 60_000
     assert refusals(p.create("k")) == [("ALREADY_EXISTS", "COMPLETED")]
+    assert p.where("k") is JobState.COMPLETED  # the refusal was an event, too
     p.step(1)
     p.create("other")  # any event moves the partition's time on
     assert p.where("k") is None
