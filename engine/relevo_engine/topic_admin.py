@@ -35,6 +35,7 @@ from relevo_engine.topics import (
     plan,
 )
 from relevo_partitions.kafka.connection import Connection, Faults
+from relevo_partitions.kafka.offsets import ask_offsets
 from relevo_partitions.ports import Stability
 
 TIMEOUT_S: Final = 10.0
@@ -152,17 +153,16 @@ class TopicAdmin:
     def _ends(
         self, places: Collection[tuple[str, int]], isolation: IsolationLevel, timeout_s: float
     ) -> dict[tuple[str, int], int]:
-        wanted = {TopicPartition(topic, number): OffsetSpec.latest() for topic, number in places}  # type: ignore[no-untyped-call]
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        wanted = {TopicPartition(topic, number): latest for topic, number in places}
         found = {}
         with _reach(self.kafka):
-            asked = self._client.list_offsets(wanted, isolation_level=isolation, request_timeout=timeout_s)
-            for where, future in asked.items():
-                try:
-                    found[where.topic, where.partition] = int(future.result(timeout_s + 1.0).offset)
-                except KafkaException as error:
-                    if error.args[0].code() in _UNREACHABLE:
-                        raise
-                    # Its leader is changing, or the topic is going: no reason to say nothing of the others.
+            for where, answer in ask_offsets(self._client, wanted, timeout_s, isolation).items():
+                if not isinstance(answer, KafkaError):
+                    found[where.topic, where.partition] = answer
+                elif answer.code() in _UNREACHABLE:
+                    raise KafkaException(answer)
+                # Else its leader is changing, or the topic is going: no reason to say nothing of the others.
         return found
 
     def create(self, plans: Iterable[TopicPlan], timeout_s: float = TIMEOUT_S) -> list[str]:

@@ -9,9 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from confluent_kafka import Producer
+
 import relevo
 from relevo_engine.topic_admin import TopicAdmin
 from relevo_schemas import events as ev
+from relevo_schemas.codec import encode_about
+from relevo_schemas.commands import LeaseRef, StartJobs
 from tests.support.brokers import Brokers
 from tests.support.fixtures import StartBrokers
 from tests.support.job_log import JobLog, read_job_log
@@ -21,6 +25,7 @@ from tests.support.waiting import wait_until
 TYPE: Final = "long"
 JOBS: Final = 5
 LEASE_S: Final = 3.0
+DEAD_LEASE_S: Final = 1.0
 DEAF_S: Final = 4.5
 """Longer than the leases: that is what is tested."""
 
@@ -68,6 +73,14 @@ def a_node(kafka: str, zookeeper: str, cluster: str, *flags: str) -> Iterator[No
         yield node
 
 
+def start(kafka: str, cluster: str, key: str, attempt: int) -> None:
+    """Report an attempt as running, as a worker does that dies right afterwards."""
+    started = StartJobs("dead", (LeaseRef(key, 0, attempt, int(DEAD_LEASE_S * 1000)),))
+    producer = Producer({"bootstrap.servers": kafka})
+    producer.produce(f"{cluster}.commands", encode_about(0, started), key, partition=0)
+    assert producer.flush(30) == 0
+
+
 def check(begun: set[tuple[str, int]], log: JobLog) -> None:
     assert begun == {(f"job-{n}", 1) for n in range(JOBS)}
     assert log.of(ev.JobTimedOut) == []
@@ -90,6 +103,30 @@ def test_kafka_away_for_longer_than_the_leases(own_brokers: StartBrokers, cluste
         time.sleep(1.5 * LEASE_S)  # long enough for a lease that counts to end
         begun = jobs.end()
     check(begun, read_job_log(brokers.kafka, cluster_name, 1))
+
+
+def test_a_dead_worker_is_missed_after_a_broker_was_restarted(
+    own_brokers: StartBrokers, cluster_name: str
+) -> None:
+    """Leaders ask Kafka where their commands end; with what they knew of it before they get no answer."""
+    brokers = own_brokers()
+    with (
+        a_node(brokers.kafka, brokers.zookeeper, cluster_name),
+        relevo.Client(brokers.kafka, cluster_name) as client,
+    ):
+        key = client.create(TYPE, key="job", lease=DEAD_LEASE_S).key
+
+        def attempt() -> int:
+            return len(read_job_log(brokers.kafka, cluster_name, 1).of(ev.JobActivated))
+
+        wait_until(lambda: attempt() == 1, "it is handed out", timeout_s=60)
+        start(brokers.kafka, cluster_name, key, 1)
+        wait_until(lambda: attempt() == 2, "its first worker is missed", timeout_s=30)
+        brokers.kafka_servers[0].kill()
+        brokers.kafka_servers[0].restart()
+        brokers.await_brokers()
+        start(brokers.kafka, cluster_name, key, 2)
+        wait_until(lambda: attempt() == 3, "its second worker is missed", timeout_s=30)
 
 
 def test_a_leader_that_stood_still_for_longer_than_the_leases(brokers: Brokers, cluster_name: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping
-from concurrent.futures import Future
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import (
@@ -23,6 +22,7 @@ from relevo_engine.verify.checks import LogRecord
 from relevo_engine.verify.findings import Fault, Invariant, VerifyError
 from relevo_engine.verify.witnesses import Witnesses, find_witnesses
 from relevo_partitions.kafka.connection import Connection, Faults
+from relevo_partitions.kafka.offsets import ask_offsets
 
 ASK_TIMEOUT_S: Final = 10.0
 STALL_S: Final = 30.0
@@ -147,12 +147,12 @@ class TopicReader:
         client: AdminClient, topic: str, numbers: list[int], which: Any, isolation: IsolationLevel
     ) -> dict[int, int]:
         asked = {TopicPartition(topic, number): which for number in numbers}
-        if not asked:
-            return {}
-        futures: Mapping[Any, Future[Any]] = client.list_offsets(
-            asked, isolation_level=isolation, request_timeout=ASK_TIMEOUT_S
-        )
-        return {where.partition: future.result(ASK_TIMEOUT_S + 5).offset for where, future in futures.items()}
+        found: dict[int, int] = {}
+        for where, answer in ask_offsets(client, asked, ASK_TIMEOUT_S, isolation).items():
+            if isinstance(answer, KafkaError):
+                raise KafkaException(answer)
+            found[where.partition] = answer
+        return found
 
     def read(
         self, topic: str, spans: Mapping[int, tuple[int, int]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stubs re-export without saying so
     AdminClient,
     OffsetSpec,
@@ -13,6 +13,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stubs re
 
 from relevo_partitions.errors import KafkaUnavailable
 from relevo_partitions.kafka.connection import Connection, Faults
+from relevo_partitions.kafka.offsets import ask_offset
 
 TIMEOUT_S: Final = 5.0
 _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -39,10 +40,8 @@ class PartitionEnds:
         Raises:
             KafkaUnavailable: Kafka doesn't answer, or knows no such partition.
         """
-        where = TopicPartition(topic, partition)
         try:
-            asked = self._client().list_offsets({where: _LATEST}, request_timeout=TIMEOUT_S)
-            return int(asked[where].result(TIMEOUT_S + 1).offset)
+            return ask_offset(self._client(), topic, partition, _LATEST, TIMEOUT_S)
         except KafkaException as raised:
             raise KafkaUnavailable(self._connection.describe(raised.args[0], self._faults)) from None
         except TimeoutError:

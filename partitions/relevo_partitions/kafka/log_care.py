@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import Future
-from typing import Any, Final
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stubs re-export without saying so
@@ -14,6 +15,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stubs re
 
 from relevo_partitions.errors import KafkaUnavailable
 from relevo_partitions.kafka.connection import Connection, Faults, drop_in_background
+from relevo_partitions.kafka.offsets import ANSWER_GRACE_S, ask_offset
 from relevo_partitions.snapshots.ports import LogBounds, Manifest
 from relevo_partitions.statemachine import LogDamaged, SnapshotUnfit
 
@@ -64,7 +66,8 @@ class LogCare:
 
     def _bounds(self) -> LogBounds:
         asked = self._client().describe_topics(TopicCollection([self._log_topic]), request_timeout=TIMEOUT_S)
-        topic_id = str(self._answer(asked[self._log_topic]).topic_id)
+        with self._asking():
+            topic_id = str(asked[self._log_topic].result(TIMEOUT_S + ANSWER_GRACE_S).topic_id)
         begin = self._offset(self._log_topic, _EARLIEST)
         return LogBounds(topic_id, begin, self._offset(self._log_topic, _LATEST))
 
@@ -101,16 +104,18 @@ class LogCare:
         deleted = self._client().delete_records(
             [where], request_timeout=TIMEOUT_S, operation_timeout=TIMEOUT_S
         )
-        return int(self._answer(deleted[where]).low_watermark)
+        with self._asking():
+            return int(deleted[where].result(TIMEOUT_S + ANSWER_GRACE_S).low_watermark)
 
     def _offset(self, topic: str, spec: OffsetSpec) -> int:
-        where = TopicPartition(topic, self._partition)
-        asked = self._client().list_offsets({where: spec}, request_timeout=TIMEOUT_S)
-        return int(self._answer(asked[where]).offset)
+        with self._asking():
+            return ask_offset(self._client(), topic, self._partition, spec, TIMEOUT_S)
 
-    def _answer(self, future: Future[Any]) -> Any:
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Tells what Kafka has answered, or not, in this package's errors."""
         try:
-            return future.result(TIMEOUT_S + 1)
+            yield
         except KafkaException as raised:
             error = raised.args[0]
             if error.code() in _NO_TOPIC | _NO_LEADER:
