@@ -84,6 +84,10 @@ class KafkaPartition:
         """Where the commands end now; see `relevo_partitions.ports.PartitionIO.commands_end`."""
         return self._ends.end(self.commands_topic, self._partition)
 
+    def stable_end(self, topic: str) -> int:
+        """See `relevo_partitions.ports.PartitionIO.stable_end`."""
+        return self._ends.end(topic, self._partition, stable=True)
+
     def snapshots(self) -> KafkaSnapshots:
         """The partition's snapshots; making this asks nobody."""
         return KafkaSnapshots(self._connection, self._cluster, self._partition, self._node)

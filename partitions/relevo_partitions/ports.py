@@ -218,5 +218,12 @@ class PartitionIO(Protocol):
             KafkaUnavailable: It doesn't answer.
         """
 
+    def stable_end(self, topic: str) -> int:
+        """Ask Kafka up to where the partition of ``topic`` can be read now; bounded. From any thread.
+
+        Raises:
+            KafkaUnavailable: It doesn't answer.
+        """
+
     def snapshots(self) -> SnapshotStore:
         """The partition's snapshots; making this asks nobody. To be closed."""

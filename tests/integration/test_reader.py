@@ -19,6 +19,7 @@ from relevo_partitions.runtime import THREADS
 from relevo_partitions.statemachine import Incoming, LogDamaged, Term
 from relevo_partitions.term.barrier import make_barrier
 from relevo_partitions.term.replay import replay_to_barrier
+from relevo_partitions.term.stuck_reader import StuckReaderWatch
 from tests.support.brokers import Brokers
 from tests.support.counter_machine import CounterMachine
 from tests.support.fixtures import StartBrokers
@@ -87,7 +88,13 @@ class Bench:
         machine = CounterMachine(0, self.name)
         try:
             assert replay_to_barrier(
-                machine, reader, nonce, cancelled=lambda: False, stall_s=10, stalled=lambda _: None
+                machine,
+                reader,
+                nonce,
+                cancelled=lambda: False,
+                stall_s=10,
+                stalled=lambda _: None,
+                stuck=StuckReaderWatch(reader, self.topic, lambda: 0),
             )
         finally:
             reader.close()

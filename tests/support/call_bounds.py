@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from relevo_partitions.kafka import fence as fencing
 from relevo_partitions.kafka import writer as writing
+from relevo_partitions.settings import TermSettings
 from relevo_partitions.term import leadership as terms
 
 FLUSH_OVER_S = 1.0
@@ -36,6 +37,7 @@ GIVEN_UP_S: dict[str, Callable[[], float]] = {
     "flush": lambda: _fruitless(delivery_s()),
     "commit": lambda: _fruitless(writing.COMMIT_TIMEOUT_S),
     "abort": delivery_s,
+    "fetch": lambda: 2 * TermSettings().stall_s,
 }
 """From the first request of the kind that isn't answered until the leader does without the call: it gives the
 partition up, or, for an abort, makes another producer that has nothing to abort."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-from confluent_kafka import KafkaException
+from confluent_kafka import IsolationLevel, KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stubs re-export without saying so
     AdminClient,
     OffsetSpec,
@@ -34,14 +34,15 @@ class PartitionEnds:
         self._lock = threading.Lock()
         self._admin: AdminClient | None = None
 
-    def end(self, topic: str, partition: int) -> int:
-        """Offset behind the last record, those of open transactions included.
+    def end(self, topic: str, partition: int, *, stable: bool = False) -> int:
+        """Offset behind the last record, those of open transactions included; ``stable``: before those.
 
         Raises:
             KafkaUnavailable: Kafka doesn't answer, or knows no such partition.
         """
+        isolation = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
         try:
-            return ask_offset(self._client(), topic, partition, _LATEST, TIMEOUT_S)
+            return ask_offset(self._client(), topic, partition, _LATEST, TIMEOUT_S, isolation)
         except KafkaException as raised:
             raise KafkaUnavailable(self._connection.describe(raised.args[0], self._faults)) from None
         except TimeoutError:

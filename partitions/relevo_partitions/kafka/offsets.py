@@ -63,14 +63,22 @@ def ask_offsets(
     return found
 
 
-def ask_offset(client: AdminClient, topic: str, partition: int, which: OffsetSpec, timeout_s: float) -> int:
-    """As `ask_offsets`, of one partition, open transactions included.
+def ask_offset(
+    client: AdminClient,
+    topic: str,
+    partition: int,
+    which: OffsetSpec,
+    timeout_s: float,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+) -> int:
+    """As `ask_offsets`, of one partition.
 
     Raises:
         KafkaException: There is none, and why.
         TimeoutError: As above.
     """
-    (answer,) = ask_offsets(client, {TopicPartition(topic, partition): which}, timeout_s).values()
+    wanted = {TopicPartition(topic, partition): which}
+    (answer,) = ask_offsets(client, wanted, timeout_s, isolation).values()
     if isinstance(answer, KafkaError):
         raise KafkaException(answer)
     return answer

@@ -22,6 +22,7 @@ from relevo_partitions.term.replay import replay_to_barrier
 from relevo_partitions.term.roles import Role
 from relevo_partitions.term.seat_asked import SeatAsked
 from relevo_partitions.term.standby import Load, Replica, Standby
+from relevo_partitions.term.stuck_reader import StuckReaderWatch
 from relevo_partitions.term.takeover import Takeover
 from relevo_partitions.term.term_writer import TermWriter
 
@@ -234,7 +235,8 @@ class Establishing:
         return replica.machine
 
     def _replayed(self, replica: Replica, nonce: str) -> StateMachine:
-        course = self._course
+        course, log_topic = self._course, self._io.log_topic
+        stuck = StuckReaderWatch(replica.reader, log_topic, lambda: self._io.stable_end(log_topic))
         done = replay_to_barrier(
             replica.machine,
             replica.reader,
@@ -244,6 +246,7 @@ class Establishing:
             stalled=lambda detail: self._observer.fault(course.partition, "log_stalled", detail),
             begin=replica.next_offset,
             now=course.now,
+            stuck=stuck,
         )
         if not done:
             course.check()

@@ -21,6 +21,7 @@ from relevo_partitions.term.held_back import HeldBackWatch
 from relevo_partitions.term.last_committed import LastCommitted
 from relevo_partitions.term.progress import Progress
 from relevo_partitions.term.reads import PendingRead, ReadQueue
+from relevo_partitions.term.stuck_reader import StuckReaderWatch
 from relevo_partitions.term.takeover import Takeover
 from relevo_partitions.term.term_writer import TermWriter
 
@@ -109,6 +110,8 @@ class Leading:
         settings, commands, machine = self._settings, established.commands, established.machine
         now = self._course.now
         published_at = heard_at = copied_at = now()
+        commands_topic = self._io.commands_topic
+        stuck = StuckReaderWatch(commands, commands_topic, lambda: self._io.stable_end(commands_topic))
         wrote = True
         while True:
             self._course.check()
@@ -130,16 +133,17 @@ class Leading:
                 heard_at = at
             elif at - heard_at > settings.stall_s:
                 heard_at = at
-                self._look_for_commands()
+                self._look_for_commands(stuck)
             if at - published_at > settings.position_every_s:
                 published_at = at
                 commands.note_position(self._progress.position)
 
-    def _look_for_commands(self) -> None:
-        """Find out whether nobody sent any, or the topic is gone, of which a consumer never hears."""
+    def _look_for_commands(self, stuck: StuckReaderWatch) -> None:
+        """Find out whether nobody sent any, or the topic is gone or the consumer stuck: it never hears."""
         problem = self._writer.missing(self._io.commands_topic)
         if problem is not None:
             raise LogDamaged(problem)
+        stuck.look()
 
     def _wait_s(self, established: Established, wrote: bool) -> float:
         if len(self._reads):

@@ -14,6 +14,7 @@ from relevo_partitions.ports import Reader
 from relevo_partitions.runtime import THREADS
 from relevo_partitions.statemachine import StateMachine
 from relevo_partitions.term.barrier import find_barrier, is_barrier
+from relevo_partitions.term.stuck_reader import StuckReaderWatch
 
 BATCH_MAX: Final = 2_000
 WAIT_S: Final = 0.1
@@ -29,6 +30,7 @@ def replay_to_barrier(
     stalled: Callable[[str], None],
     begin: int = 0,
     now: Callable[[], float] = THREADS.monotonic,
+    stuck: StuckReaderWatch,
 ) -> bool:
     """Apply the log to ``machine`` up to the barrier with ``nonce``. No transaction may be open meanwhile.
 
@@ -42,13 +44,14 @@ def replay_to_barrier(
             transaction holds back its stable offset.
         begin: Where the reader was started; what lies before may be deleted.
         now: Seconds of a clock that never goes back.
+        stuck: Told of each time without a record.
 
     Returns:
         False where ``cancelled`` said so before the barrier was read.
 
     Raises:
         LogDamaged: The log can't be replayed.
-        KafkaUnavailable: Kafka doesn't answer.
+        KafkaUnavailable: Kafka doesn't answer, or the reader is stuck.
     """
     moved_at, next_offset = now(), begin
     while not cancelled():
@@ -63,6 +66,7 @@ def replay_to_barrier(
                 return True
         elif now() - moved_at > stall_s:
             reader.check(next_offset)
+            stuck.look()
             stalled(
                 f"nothing to read for {stall_s:g} s although the barrier is committed: "
                 "an open transaction of another producer holds the log back"

@@ -24,6 +24,7 @@ from relevo_partitions.statemachine import Incoming, LogDamaged, MachineFactory,
 from relevo_partitions.term.barrier import find_barrier, is_barrier
 from relevo_partitions.term.endings import Ending, TermOver
 from relevo_partitions.term.held_back import HeldBackWatch
+from relevo_partitions.term.stuck_reader import StuckReaderWatch
 
 log: Final = logging.getLogger(__name__)
 
@@ -215,14 +216,15 @@ class Standby:
 
     def _follow(self, replica: Replica, pace: Pace) -> Replica | None:
         """Read and apply, in bounded batches: nobody who waits for this standby waits long for one."""
-        reader = replica.reader
-        moved_at = self._now()
+        reader, log_topic = replica.reader, self._io.log_topic
+        stuck = StuckReaderWatch(reader, log_topic, lambda: self._io.stable_end(log_topic))
+        moved_at = looked_at = self._now()
         while not self._stopping.is_set():
             records = reader.read(self._wait_s(), self._settings.batch_max)
             # Read behind the read: a barrier is written only after its nonce was made known here.
             nonce = self._nonce
             if records:
-                moved_at = self._now()
+                moved_at = looked_at = self._now()
                 end = find_barrier(records, nonce) if nonce is not None else None
                 self._apply(replica, records[:end], pace)
                 if end is not None:
@@ -235,6 +237,9 @@ class Standby:
             elif not self.hot and self._now() - moved_at > SILENCE_S:
                 moved_at = self._now()
                 reader.check(replica.next_offset)
+            if self._now() - looked_at > self._settings.stall_s:
+                looked_at = self._now()
+                stuck.look()
             self.position = replica.machine.position
             was_hot = self.hot
             self._weigh(reader, replica.next_offset)

@@ -51,6 +51,7 @@ MUTANTS: Final = (
     Mutant(terms.abort_shrugged_off, (*_LOG, "no stale read")),
     Mutant(terms.leases_forgotten, ("way forward", "liveness")),
     Mutant(terms.silence_by_the_clock, ("no live attempt given up",)),
+    Mutant(terms.stuck_reader_believed, ("no accepted job lost", "liveness", "way forward")),
     Mutant(jobs.complete_twice, ("no job completed twice",)),
     Mutant(jobs.key_forgotten, ("no job completed twice", "no bug")),
     Mutant(jobs.stale_start, ("log replays",)),

@@ -17,6 +17,7 @@ from relevo_partitions.term.endings import Setback
 from relevo_partitions.term.establish import Establishing
 from relevo_partitions.term.leading import Leading
 from relevo_partitions.term.standby import Replica, Standby
+from relevo_partitions.term.stuck_reader import StuckReaderWatch
 from relevo_partitions.term.term_writer import TermWriter
 from relevo_schemas import events as ev
 from tests.simulation.world.kafka_client import SimIO, SimWriter
@@ -171,3 +172,8 @@ def leases_forgotten(patch: pytest.MonkeyPatch) -> None:
 def silence_by_the_clock(patch: pytest.MonkeyPatch) -> None:
     """Leases run out by the clock, whatever the leader could hear."""
     patch.setattr(JobMachine, "heard", lambda self, since, until: None)
+
+
+def stuck_reader_believed(patch: pytest.MonkeyPatch) -> None:
+    """A reader that gets nothing is taken at its word: there is nothing."""
+    patch.setattr(StuckReaderWatch, "look", lambda self: None)

@@ -60,7 +60,7 @@ class Fault:
 
 KINDS: Final = (
     "crash", "crash", "crash", "freeze", "freeze", "cut kafka", "cut zookeeper", "cut zookeeper", "slow link",
-    "slow fetch", "slow fetch",
+    "slow fetch", "slow fetch", "stuck reader",
     "clock jump", "lost reply", "lost request", "broken call", "unclear commit", "unclear commit",
     "unclear commit", "topic not writable", "all nodes down", "stale zookeeper", "slow markers",
     "zookeeper down", "kafka down", "sigterm", "sigterm", "false death", "pulse cut", "snapshot damaged",
@@ -226,6 +226,12 @@ def _slow_fetch(world: World, who: str, fault: Fault) -> None:
     world.scheduler.after(fault.seconds * 3, mend)
 
 
+def _stuck_reader(world: World, who: str, fault: Fault) -> None:
+    """The readers that there are never get anything again: nobody mends them, and no error tells."""
+    for topic in ((LOG,), (COMMANDS,), (LOG, COMMANDS))[int(fault.pick * 3)]:
+        world.network.link(who, "kafka").readers_stuck_at[topic] = world.scheduler.now
+
+
 def _jump(world: World, who: str, fault: Fault) -> None:
     by = 3600.0 if fault.pick < 0.5 else -3600.0
     world.wall_offsets[who] = world.wall_offsets.get(who, 0.0) + by
@@ -305,6 +311,7 @@ _ACTIONS: Final[dict[str, Callable[[World, str, Fault], None]]] = {
     "cut zookeeper": _cut("zookeeper"),
     "slow link": _slow,
     "slow fetch": _slow_fetch,
+    "stuck reader": _stuck_reader,
     "clock jump": _jump,
     "lost reply": _doom(lose_reply=True),
     "lost request": _doom(lose_request=True),

@@ -178,6 +178,12 @@ class SimReader:
         self._next = 0
         self._end = -1
         self._at_end = False
+        self._made_at = client.scheduler.now
+
+    @property
+    def _stuck(self) -> bool:
+        link = self._client.network.link(self._client.process.name, "kafka")
+        return self._made_at <= link.readers_stuck_at.get(self._place.topic, -1.0)
 
     def start(self, offset: int) -> None:
         self._next = offset
@@ -199,7 +205,7 @@ class SimReader:
         began = scheduler.now
         deadline = began + wait_s
         while True:
-            if self._client.reachable:
+            if self._client.reachable and not self._stuck:
                 if self._next < place.begin:
                     raise LogDamaged(
                         f"{place.topic} [{place.number}]: offset {self._next} was due, "
@@ -289,6 +295,13 @@ class SimIO:
             return client.insist("end", lambda: client.kafka.bounds(COMMANDS, self.number)[1], ASK_S)
         except NoAnswer:
             raise KafkaUnavailable("the commands' end was asked for, and no answer came") from None
+
+    def stable_end(self, topic: str) -> int:
+        client = self.client
+        try:
+            return client.insist("end", lambda: client.kafka.partition(topic, self.number).stable, ASK_S)
+        except NoAnswer:
+            raise KafkaUnavailable("the stable end was asked for, and no answer came") from None
 
     def snapshots(self) -> SimSnapshots:
         return SimSnapshots(self.client, self._shelves, self.number, LOG, COMMANDS)

@@ -40,6 +40,8 @@ class Link:
     slow_fetch_s: float = 0.0
     """Added to each fetch of records, up to so much."""
     stuck: list[Callable[[], None]] = field(default_factory=list)
+    readers_stuck_at: dict[str, float] = field(default_factory=dict)
+    """Readers of a topic that were made before then get nothing any more, and are told nothing."""
 
 
 class Network:

@@ -45,8 +45,13 @@ class FakeKafka:
     """Whether no commit is answered any more."""
     fence_fails: bool = False
     commands_gone: bool = False
+    stuck: bool = False
+    """Whether the readers there are get nothing any more; new ones do."""
     committing: threading.Event = field(default_factory=threading.Event)
     may_commit: threading.Event = field(default_factory=threading.Event)
+    ends_asked: int = 0
+    ends_unknown: bool = False
+    """Whether Kafka doesn't answer where something ends."""
     end_is_ahead_by: int = 0
     """How much further than what can be read the log's end is said to be."""
     readers_open: int = 0
@@ -107,7 +112,7 @@ class FakeReader:
     def __init__(self, kafka: FakeKafka, records: list[Incoming]) -> None:
         kafka.readers_open += 1
         self._kafka, self._records, self._next = kafka, records, 0
-        self.missing_below = 0
+        self._works = True
 
     def start(self, offset: int) -> None:
         self._next = offset
@@ -117,7 +122,8 @@ class FakeReader:
             raise LogDamaged(f"offset {offset} was due, but the partition ends at {len(self._records)}")
 
     def read(self, wait_s: float, records_max: int) -> list[Incoming]:
-        found = self._records[self._next : self._next + records_max]
+        self._works = self._works and not self._kafka.stuck
+        found = self._records[self._next : self._next + records_max] if self._works else []
         self._next += len(found)
         if not found:
             time.sleep(min(wait_s, 0.002))
@@ -173,6 +179,12 @@ class FakeIO:
 
     def commands_end(self) -> int:
         return len(self._kafka.commands)
+
+    def stable_end(self, topic: str) -> int:
+        self._kafka.ends_asked += 1
+        if self._kafka.ends_unknown:
+            raise KafkaUnavailable("no answer")
+        return len(self._kafka.log if topic == LOG else self._kafka.commands)
 
 
 @dataclass

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from relevo_partitions.errors import KafkaUnavailable
 from relevo_partitions.statemachine import Incoming, Term
 from relevo_partitions.term.barrier import make_barrier
 from relevo_partitions.term.replay import replay_to_barrier
+from relevo_partitions.term.stuck_reader import StuckReaderWatch
 from tests.support.counter_machine import CounterMachine
-from tests.unit.partitions.fakes import FakeKafka, FakeReader
+from tests.unit.partitions.fakes import LOG, FakeKafka, FakeReader
 
 
 def log_with_barriers(kafka: FakeKafka, *, foreign: bool = True) -> str:
@@ -26,11 +29,16 @@ def log_with_barriers(kafka: FakeKafka, *, foreign: bool = True) -> str:
     return nonce
 
 
+def watch(reader: FakeReader, stable: Callable[[], int] = lambda: 0) -> StuckReaderWatch:
+    return StuckReaderWatch(reader, LOG, stable)
+
+
 def replayed(kafka: FakeKafka, nonce: str, **more: object) -> CounterMachine:
     machine = CounterMachine(0, "c")
     reader = FakeReader(kafka, kafka.log)
-    options = {"cancelled": lambda: False, "stall_s": 10.0, "stalled": lambda _: None, **more}
-    assert replay_to_barrier(machine, reader, nonce, **options)  # type: ignore[arg-type]
+    stuck = watch(reader, lambda: len(kafka.log))
+    options = {"cancelled": lambda: False, "stall_s": 10.0, "stalled": lambda _: None, "stuck": stuck}
+    assert replay_to_barrier(machine, reader, nonce, **(options | more))  # type: ignore[arg-type]
     return machine
 
 
@@ -57,6 +65,16 @@ def test_a_stalled_log_is_reported_while_kafka_answers() -> None:
     assert "open transaction" in stalls[0]
 
 
+def test_a_stuck_reader_ends_it() -> None:
+    """With another one the log can be replayed; this one is waited for in vain."""
+    kafka = FakeKafka(stuck=True)
+    nonce = log_with_barriers(kafka)
+    with pytest.raises(KafkaUnavailable, match=r"c\.log: nothing comes from offset 0 on"):
+        replayed(kafka, nonce, stall_s=0.01)
+    kafka.stuck = False
+    assert replayed(kafka, nonce).total == 5
+
+
 def test_kafka_away_in_replay_ends_it() -> None:
     kafka = FakeKafka()
     reader = FakeReader(kafka, kafka.log)
@@ -73,19 +91,22 @@ def test_kafka_away_in_replay_ends_it() -> None:
             cancelled=lambda: False,
             stall_s=0.01,
             stalled=lambda _: None,
+            stuck=watch(reader),
         )
 
 
 def test_replay_can_be_cancelled() -> None:
     kafka = FakeKafka()
     asked = iter([False, False, True])
+    reader = FakeReader(kafka, kafka.log)
     done = replay_to_barrier(
         CounterMachine(0, "c"),
-        FakeReader(kafka, kafka.log),
+        reader,
         "none",
         cancelled=lambda: next(asked),
         stall_s=10,
         stalled=lambda _: None,
+        stuck=watch(reader),
     )
     assert not done
 
@@ -104,6 +125,7 @@ def test_what_lies_before_the_beginning_may_be_deleted() -> None:
         cancelled=lambda: bool(stalls),
         stall_s=0.01,
         stalled=stalls.append,
+        stuck=watch(reader),
         begin=116,
     )
     assert asked == [116]

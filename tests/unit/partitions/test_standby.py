@@ -109,6 +109,17 @@ def barrier(kafka: FakeKafka, nonce: str) -> None:
     kafka.append([make_barrier(LOG, 0, "n1", "i1", nonce)])
 
 
+def test_one_whose_reader_is_stuck_ends(kafka: FakeKafka, follow: Callable[..., Following]) -> None:
+    """It would count as hot, and a takeover wait for it in vain."""
+    following = follow().wait_hot()
+    kafka.stuck = True
+    events(kafka, 3)
+    over = following.wait_ended().over
+    assert over is not None
+    assert over.ending is Ending.KAFKA_UNAVAILABLE
+    assert "the client is stuck" in over.detail
+
+
 def test_it_is_hot_once_it_has_read_what_was_there(
     kafka: FakeKafka, follow: Callable[..., Following]
 ) -> None:

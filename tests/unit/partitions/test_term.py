@@ -171,6 +171,31 @@ def test_commands_that_vanish_under_an_idle_leader_are_noticed(kafka: FakeKafka)
     assert (over.ending, over.detail) == (Ending.LOG_DAMAGED, "the commands are gone")
 
 
+def test_a_leader_whose_reader_is_stuck_gives_the_partition_up(kafka: FakeKafka) -> None:
+    """It would take it for silence of the clients, and lead on while their commands pile up."""
+    running = Running(kafka, settings=TermSettings(stall_s=0.01, idle_wait_s=0.005)).wait_leading()
+    kafka.stuck = True
+    kafka.send(id="a", add=1)
+    over = running.over()
+    assert over.ending is Ending.KAFKA_UNAVAILABLE
+    assert (
+        "c.commands: nothing comes from offset 0 on, although what lies before 1 can be read" in over.detail
+    )
+
+
+def test_a_leader_without_commands_leads_on(kafka: FakeKafka) -> None:
+    """Nothing to read is no reason to give up, however long; nor is Kafka without an answer."""
+    running = Running(kafka, settings=TermSettings(stall_s=0.01, idle_wait_s=0.005)).wait_leading()
+    kafka.ends_asked = 0
+    wait_until(lambda: kafka.ends_asked > 3, "Kafka was asked several times", timeout_s=10)
+    kafka.ends_unknown = True
+    wait_until(lambda: kafka.ends_asked > 6, "and didn't answer", timeout_s=10)
+    kafka.ends_unknown = False
+    kafka.send(id="a", add=1)
+    wait_until(lambda: len(kafka.events()) == 2, "a command is worked off", timeout_s=10)
+    assert running.path[-1] is Role.LEADING
+
+
 def test_a_sleeper_whose_commands_were_trimmed_is_no_longer_the_leader_and_nothing_is_damaged(
     kafka: FakeKafka,
 ) -> None:
