@@ -75,10 +75,13 @@ def check(begun: set[tuple[str, int]], log: JobLog) -> None:
     assert len(log.of(ev.JobStarted)) == JOBS, "their leases ran: the leader knew of them"
 
 
-def test_kafka_away_for_longer_than_the_leases(own_brokers: StartBrokers) -> None:
+def test_kafka_away_for_longer_than_the_leases(own_brokers: StartBrokers, cluster_name: str) -> None:
     """Nobody's command arrives, and the leader has nothing to write that would tell it."""
     brokers = own_brokers()
-    with a_node(brokers.kafka, brokers.zookeeper, "away"), LongJobs(brokers.kafka, "away") as jobs:
+    with (
+        a_node(brokers.kafka, brokers.zookeeper, cluster_name),
+        LongJobs(brokers.kafka, cluster_name) as jobs,
+    ):
         time.sleep(LEASE_S / 2)  # some signs of life
         brokers.kafka_servers[0].kill()
         time.sleep(DEAF_S)
@@ -86,7 +89,7 @@ def test_kafka_away_for_longer_than_the_leases(own_brokers: StartBrokers) -> Non
         brokers.await_brokers()
         time.sleep(1.5 * LEASE_S)  # long enough for a lease that counts to end
         begun = jobs.end()
-    check(begun, read_job_log(brokers.kafka, "away", 1))
+    check(begun, read_job_log(brokers.kafka, cluster_name, 1))
 
 
 def test_a_leader_that_stood_still_for_longer_than_the_leases(brokers: Brokers, cluster_name: str) -> None:

@@ -13,6 +13,7 @@ import pytest
 import relevo
 from relevo.names import workers_group
 from relevo_engine.local.brokers import LocalBrokers
+from tests.support.brokers import unique_cluster_name
 from tests.support.engine_thread import EngineThread
 from tests.support.group_members import set_session
 from tests.support.kafka_frames import Fate, FrameProxy
@@ -40,7 +41,7 @@ def test_a_worker_that_only_its_coordinator_has_lost_does_no_job_twice(
     """It goes on fetching what others have by now: a fetch asks nobody about the group."""
     brokers, proxy = behind_frames
     kafka = brokers.kafka
-    cluster = f"cut-off-{protocol}"
+    cluster = unique_cluster_name(f"cut-off-{protocol}")
     options = options_of(protocol, kafka, workers_group(cluster, TYPE))
     store = relevo.MemoryDedupStore()
     effects: Counter[str] = Counter()
