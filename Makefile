@@ -18,7 +18,7 @@ BASE ?=
 BENCH_JOBS ?= 20000
 BENCH_ROUNDS ?= 3
 # Most of a slow test's time is waiting: for sessions to expire, for servers to start.
-TEST_PROCESSES ?= 3
+TEST_PROCESSES ?= 4
 # A simulation never waits, a unit test hardly: one process per core.
 SIMULATION_PROCESSES ?= $(shell nproc 2>/dev/null || echo 2)
 QUICK_PROCESSES ?= $(SIMULATION_PROCESSES)

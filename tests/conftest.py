@@ -29,12 +29,14 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 # A file is run by one process as a whole: a long one that begins last keeps everybody waiting. In the order
 # of their length, as --durations=0 told it; the others follow as they come.
 LONG_FILES = (
-    "test_drill_families.py", "test_drill_command.py", "test_faults.py", "test_broken_surroundings.py",
-    "test_many_kills.py", "test_leader_loss.py", "test_pytest_plugin.py", "test_late_requests.py",
-    "test_term_outages.py",
-    "test_local_brokers.py", "test_demo.py", "test_worker_crashes.py", "test_worker_offsets.py",
-    "test_black_hole.py", "test_dedup_barrier.py", "test_projection.py", "test_term_processes.py",
-    "test_term.py", "test_handover.py", "test_topics.py", "test_node.py", "test_snapshots.py",
+    "test_drill_command.py", "test_broken_surroundings.py", "test_drill_families.py", "test_faults.py",
+    "test_three_brokers.py", "test_snapshots.py", "test_late_requests.py", "test_term_outages.py",
+    "test_term.py", "test_term_processes.py", "test_many_kills.py", "test_worker_crashes.py",
+    "test_worker_groups.py", "test_client.py", "test_worker_suspects.py", "test_leader_loss.py",
+    "test_demo.py", "test_cli.py", "test_truncated_log.py", "test_black_hole.py", "test_local_brokers.py",
+    "test_job_events_log.py", "test_client_outcomes.py", "test_pytest_plugin.py", "test_worker_delivery.py",
+    "test_restart.py", "test_dedup_barrier.py", "test_worker_offsets.py", "test_verify_kafka.py",
+    "test_drill_effects.py", "test_projection.py", "test_held_back.py",
 )  # fmt: skip
 
 

@@ -8,12 +8,15 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from relevo.testing.attached import find_nodes
 from relevo_engine.local.cluster import LocalCluster
+from tests.support.brokers import Brokers, forget_cluster, unique_cluster_name
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
@@ -22,6 +25,33 @@ ENTRY = {
     "drill", "repeat", "detect_ms", "first_accept_ms", "first_activation_ms", "jobs", "lost",
     "effects_repeated", "effects_repeated_in_flight", "max_gap_ms", "verify_ok", "steps",
 }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def given(brokers: Brokers) -> Iterator[LocalCluster]:
+    """A cluster that runs already, of quick servers and of nodes that give back at once.
+
+    One that `relevo drill` starts is made for measuring: its nodes give back after ten seconds, which each
+    repeat waits for. The interrupted drill and that of effects start such ones.
+    """
+    name = unique_cluster_name("given")
+    with LocalCluster(
+        3,
+        4,
+        kafka=brokers.kafka,
+        zookeeper=brokers.zookeeper,
+        name=name,
+        settings={"session_timeout_s": 2.0, "give_back_after_s": 0.5},
+    ) as running:
+        yield running
+        for node in find_nodes(brokers.kafka, brokers.zookeeper, name).nodes.values():
+            node.kill()  # what a drill has started again is no child of this process
+    forget_cluster(brokers, name)
+
+
+def where(cluster: LocalCluster) -> tuple[str, ...]:
+    """How a drill is told of it."""
+    return ("--kafka", cluster.kafka, "--zookeeper", cluster.zookeeper, "--cluster", cluster.name)
 
 
 def command(folder: Path, *arguments: str) -> list[str]:
@@ -56,9 +86,9 @@ def drill(folder: Path, *arguments: str) -> tuple[dict[str, Any], str]:
     return report, ended.stdout
 
 
-def test_a_leader_is_killed_twice_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_a_leader_is_killed_twice_and_nothing_is_lost(tmp_path: Path, given: LocalCluster) -> None:
     """The central promise, measured and proven by a command that anybody can run."""
-    report, printed = drill(tmp_path, "leader-kill", "--repeat", "2", "--nodes", "2")
+    report, printed = drill(tmp_path, "leader-kill", "--repeat", "2", *where(given))
     assert [run["repeat"] for run in report["runs"]] == [1, 2]
     for run in report["runs"]:
         assert run.keys() >= ENTRY
@@ -77,14 +107,13 @@ def test_a_leader_is_killed_twice_and_nothing_is_lost(tmp_path: Path) -> None:
     assert "everything held" in printed
 
 
-def test_a_killed_workers_jobs_run_elsewhere(tmp_path: Path, cluster: LocalCluster) -> None:
+def test_a_killed_workers_jobs_run_elsewhere(tmp_path: Path, given: LocalCluster) -> None:
     """What a dead worker had begun must not wait for it for ever; a cluster that runs already is as good."""
-    where = ("--kafka", cluster.kafka, "--zookeeper", cluster.zookeeper, "--cluster", cluster.name)
-    report, _ = drill(tmp_path, "worker-kill", "--repeat", "1", *where)
+    report, _ = drill(tmp_path, "worker-kill", "--repeat", "1", *where(given))
     settings = report["settings"]
     assert settings["given_cluster"] is True
     told = [settings[name] for name in ("nodes", "partitions", "brokers", "zookeepers")]
-    assert told == [len(cluster.nodes), cluster.partitions, len(cluster.kafka.split(",")), None]
+    assert told == [len(given.nodes), given.partitions, len(given.kafka.split(",")), None]
     (run,) = report["runs"]
     assert run["lost"] == 0
     assert run["extra"]["partitions_taken_up_ms"] > 0

@@ -16,7 +16,7 @@ from relevo_partitions.term import leadership as terms
 from tests.support.brokers import unique_cluster_name
 from tests.support.call_bounds import GIVEN_UP_S
 from tests.support.counter_cluster import CounterCluster, counter_cluster
-from tests.support.kafka_frames import Api, Fate, FrameProxy, brokers_behind_frames, commits
+from tests.support.kafka_frames import Api, Fate, FrameProxy, commits
 from tests.support.waiting import wait_until
 
 SLACK_S = 15.0
@@ -31,15 +31,11 @@ CALLS: dict[str, Callable[[int, bytes], bool]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def behind() -> Iterator[tuple[LocalBrokers, FrameProxy]]:
-    with brokers_behind_frames(zookeepers=1) as (brokers, proxy):
-        yield brokers, proxy
-
-
 @pytest.fixture
 def cluster(
-    behind: tuple[LocalBrokers, FrameProxy], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    behind_frames: tuple[LocalBrokers, FrameProxy],
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[CounterCluster]:
     """Limits of calls are a few seconds."""
     for name in ("DELIVERY_TIMEOUT_S", "COMMIT_TIMEOUT_S", "ABORT_TIMEOUT_S"):
@@ -47,19 +43,18 @@ def cluster(
     monkeypatch.setattr(terms, "FRUITLESS_S", 2.0)
     monkeypatch.setattr(fencing, "LIMIT_S", 4.0)
     monkeypatch.setattr(fencing, "TRY_MAX_S", 2.0)
-    brokers, proxy = behind
+    brokers, proxy = behind_frames
     with counter_cluster(brokers, unique_cluster_name(request.node.name)) as cluster:
         yield cluster
-        proxy.rule = lambda _api, _frame: Fate.PASS
-        proxy.release()
+        proxy.heal()
 
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_call_that_is_never_answered_costs_a_leader_its_partition(
-    behind: tuple[LocalBrokers, FrameProxy], cluster: CounterCluster, call: str
+    behind_frames: tuple[LocalBrokers, FrameProxy], cluster: CounterCluster, call: str
 ) -> None:
     """Its way to Kafka is broken, its way to ZooKeeper isn't: nobody would take the partition from it."""
-    proxy = behind[1]
+    proxy = behind_frames[1]
     cluster.host("n1", kafka=proxy.address, give_back_after_s=1_000.0)
     cluster.wait_leader("n1")
     cluster.send(id="before", add=1)
@@ -97,10 +92,10 @@ def test_a_call_that_is_never_answered_costs_a_leader_its_partition(
 
 
 def test_a_broken_connection_hands_a_large_partition_over(
-    behind: tuple[LocalBrokers, FrameProxy], cluster: CounterCluster
+    behind_frames: tuple[LocalBrokers, FrameProxy], cluster: CounterCluster
 ) -> None:
     """It costs the producer, and with that the machine: whoever has one that is hot is sooner."""
-    proxy, large = behind[1], TermSettings(rebuild_max=2)
+    proxy, large = behind_frames[1], TermSettings(rebuild_max=2)
     cluster.host("n1", kafka=proxy.address, give_back_after_s=1_000.0, term=large)
     cluster.wait_leader("n1")
     for number in range(5):
@@ -118,10 +113,10 @@ def test_a_broken_connection_hands_a_large_partition_over(
 
 
 def test_an_abort_without_its_broker_ends(
-    behind: tuple[LocalBrokers, FrameProxy], cluster: CounterCluster
+    behind_frames: tuple[LocalBrokers, FrameProxy], cluster: CounterCluster
 ) -> None:
     """The way back fails too: whoever tries it again and again never leads, nor lets anybody else."""
-    brokers = behind[0]
+    brokers = behind_frames[0]
     reached: list[str] = []
 
     def checkpoint(_partition: int, point: str) -> None:

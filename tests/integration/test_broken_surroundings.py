@@ -17,6 +17,7 @@ from relevo_engine.local.kafka import admin
 from relevo_engine.local.ports import free_ports
 from relevo_engine.topic_admin import TopicAdmin
 from tests.support.brokers import unique_cluster_name
+from tests.support.fixtures import StartBrokers
 from tests.support.nodes import NodeProcess, relevo
 from tests.support.waiting import wait_until
 
@@ -24,23 +25,10 @@ PARTITIONS = 2
 SESSION_S = 1.5
 
 
-@pytest.fixture(scope="module")
-def shared_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBrokers]:
-    """Brokers of this module's own, whose data outlive a kill."""
-    with LocalBrokers(home=tmp_path_factory.mktemp("servers")) as started:
-        yield started
-
-
 @pytest.fixture
-def servers(shared_servers: LocalBrokers) -> Iterator[LocalBrokers]:
-    """The brokers, to be killed and frozen; well again for the next test."""
-    yield shared_servers
-    for server in shared_servers.servers:
-        if server.running:
-            server.thaw()
-        else:
-            server.start()
-    shared_servers.await_brokers()
+def servers(own_brokers: StartBrokers) -> LocalBrokers:
+    """The brokers, to be killed and frozen; well again for the next test, with all that they held."""
+    return own_brokers()
 
 
 @pytest.fixture

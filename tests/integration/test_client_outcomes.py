@@ -34,23 +34,20 @@ from tests.support.waiting import wait_until
 TYPE = "work"
 
 
-@pytest.fixture(scope="module")
-def behind() -> Iterator[tuple[LocalBrokers, TcpProxy]]:
-    with TcpProxy() as proxy, LocalBrokers(1, 0, detours=[[proxy.address]]) as brokers:
-        proxy.aim(brokers.detour(0, 1))
-        yield brokers, proxy
+@pytest.fixture
+def proxy(behind_network: tuple[LocalBrokers, TcpProxy]) -> Iterator[TcpProxy]:
+    _, proxy = behind_network
+    yield proxy
+    proxy.heal()
 
 
 @pytest.fixture
-def proxy(behind: tuple[LocalBrokers, TcpProxy]) -> Iterator[TcpProxy]:
-    yield behind[1]
-    behind[1].heal()
-
-
-@pytest.fixture
-def engine(behind: tuple[LocalBrokers, TcpProxy], request: pytest.FixtureRequest) -> Iterator[EngineThread]:
+def engine(
+    behind_network: tuple[LocalBrokers, TcpProxy], request: pytest.FixtureRequest
+) -> Iterator[EngineThread]:
+    brokers, _ = behind_network
     cluster = unique_cluster_name(request.node.name)
-    with EngineThread(behind[0].kafka, cluster, 1, [TYPE]) as engine:
+    with EngineThread(brokers.kafka, cluster, 1, [TYPE]) as engine:
         yield engine
 
 

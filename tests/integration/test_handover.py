@@ -213,11 +213,11 @@ def test_all_nodes_restarted_one_after_the_other_under_load(cluster: CounterClus
 
 
 def test_a_leader_killed_while_zookeeper_is_away_is_replaced_when_it_is_back(
-    own_brokers: StartBrokers,
+    own_brokers: StartBrokers, cluster_name: str
 ) -> None:
     """Nobody can claim meanwhile; the proof of death must not be forgotten until then."""
     brokers = own_brokers()
-    with counter_cluster(brokers, "away-killed") as cluster:
+    with counter_cluster(brokers, cluster_name) as cluster:
         given = {"kafka": cluster.kafka, "zookeeper": cluster.zookeeper, "cluster": cluster.name}
         with CounterProcess(**given, node="n1", session_timeout_s=LONG_SESSION_S) as victim:
             victim.wait_role(Role.LEADING)

@@ -246,11 +246,11 @@ def test_a_topic_made_anew_is_not_read_on(log: WrittenLog, count: int, on_gap: s
 # Broken off
 
 
-def test_a_broker_restarted_under_a_reader(own_brokers: StartBrokers) -> None:
+def test_a_broker_restarted_under_a_reader(own_brokers: StartBrokers, cluster_name: str) -> None:
     servers = own_brokers()
-    with WrittenLog(servers.kafka, "restarted") as log:
+    with WrittenLog(servers.kafka, cluster_name) as log:
         log.write("a", "b")
-        with reader(log) as events, reader(log, group="restarted.readers") as member:
+        with reader(log) as events, reader(log, group=f"{cluster_name}.readers") as member:
             assert keys([next(events), next(events)]) == ["a", "b"]
             assert keys([next(member), next(member)]) == ["a", "b"]
             assert member.commit()

@@ -6,17 +6,18 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
+from relevo_engine.local.brokers import LocalBrokers
 from relevo_partitions.kafka import writer as writing
 from relevo_partitions.kafka.writer import DROPPED_STRAY
 from relevo_partitions.outcomes import Aborted, Committed, Unclear
 from relevo_partitions.statemachine import Write
 from tests.support.batches import Batches, Ledger
 from tests.support.brokers import unique_cluster_name
-from tests.support.kafka_frames import Api, Fate, FrameProxy, Rule, brokers_behind_frames
+from tests.support.kafka_frames import Api, Fate, FrameProxy, Rule
 from tests.support.waiting import wait_until
 
 BATCHES = int(os.environ.get("RELEVO_TEST_LATE_BATCHES", "80"))
@@ -33,18 +34,10 @@ class Bench(Batches):
         self.proxy = proxy
 
 
-@pytest.fixture(scope="module")
-def behind() -> Iterator[tuple[str, FrameProxy]]:
-    with brokers_behind_frames() as (brokers, proxy):
-        yield brokers.kafka, proxy
-
-
 @pytest.fixture
-def bench(behind: tuple[str, FrameProxy], request: pytest.FixtureRequest) -> Iterator[Bench]:
-    kafka, proxy = behind
-    yield Bench(kafka, proxy, unique_cluster_name(request.node.name))
-    proxy.rule = lambda _api, _frame: Fate.PASS
-    proxy.release()
+def bench(behind_frames: tuple[LocalBrokers, FrameProxy], request: pytest.FixtureRequest) -> Bench:
+    brokers, proxy = behind_frames
+    return Bench(brokers.kafka, proxy, unique_cluster_name(request.node.name))
 
 
 def first(api: Api, fate: Fate) -> Rule:

@@ -188,29 +188,6 @@ def test_a_killed_server_comes_back_with_its_port_and_data(own_brokers: StartBro
         assert client.get("/kept")[0] == b"before"
 
 
-@pytest.mark.timeout(300)
-def test_three_of_each_survive_the_loss_of_one(own_brokers: StartBrokers) -> None:
-    """A cluster of three that stops when one of them is killed is no better than a single server."""
-    own = own_brokers(3, 3)
-    write_one(own.kafka, "kept", b"before", replicas=3)
-    leading = next(one for one in own.zookeeper_servers if "Mode: leader" in ask(one.port, "srvr"))
-    with zookeeper(own.zookeeper) as client:
-        client.create("/kept", b"before")
-        own.kafka_servers[0].kill()
-        leading.kill()
-        write_one(own.kafka, "kept", b"while away", replicas=3)
-        wait_until(
-            lambda: any("Mode: leader" in ask(one.port, "srvr") for one in own.zookeeper_servers),
-            "a new leader",
-        )
-        assert client.retry(client.get, "/kept")[0] == b"before"
-    leading.restart()
-    own.kafka_servers[0].restart()
-    own.await_brokers()
-    own.check()
-    assert read_all(own.kafka, "kept") == [b"before", b"while away"]
-
-
 def test_a_frozen_server_is_there_and_silent() -> None:
     """A drill that freezes a server needs it to keep its connections, say nothing, and go on afterwards."""
     with LocalBrokers(brokers=0) as own:

@@ -264,17 +264,17 @@ def test_a_published_position_is_seen_by_lag_tools(bench: Bench) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_a_bit_that_flips_on_the_disk_stops_the_reader(own_brokers: StartBrokers) -> None:
+def test_a_bit_that_flips_on_the_disk_stops_the_reader(own_brokers: StartBrokers, cluster_name: str) -> None:
     """The client fetches a damaged batch again and again: a replay would wait for ever, and nobody lead."""
     brokers = own_brokers(1, 0)
-    bench = Bench(brokers.kafka, "bit")
+    bench = Bench(brokers.kafka, cluster_name)
     producer = Producer({"bootstrap.servers": brokers.kafka})
     for number in range(10):
         producer.produce(bench.topic, b"record-%d" % number, partition=0)
         assert producer.flush(30) == 0  # each a batch of its own
     (server,) = brokers.kafka_servers
     server.stop()
-    (segment,) = brokers.home.rglob("bit.log-0/*.log")
+    (segment,) = brokers.home.rglob(f"{bench.topic}-0/*.log")
     data = bytearray(segment.read_bytes())
     data[data.rindex(b"record-4") + 3] ^= 1
     segment.write_bytes(data)
@@ -282,7 +282,7 @@ def test_a_bit_that_flips_on_the_disk_stops_the_reader(own_brokers: StartBrokers
     brokers.await_brokers()
     reader = PartitionReader(bench.connection, bench.topic, 0, "g", verify_checksums=True)
     reader.start(0)
-    with pytest.raises(LogDamaged, match=r"bit\.log \[0\]: the batch at offset 4 is damaged"):
+    with pytest.raises(LogDamaged, match=rf"{cluster_name}\.log \[0\]: the batch at offset 4 is damaged"):
         read_all(reader, 10)
     reader.close()
 

@@ -10,10 +10,12 @@ from tests.support.fixtures import StartBrokers
 from tests.support.waiting import wait_until
 
 
-def test_zookeeper_away_for_everybody_stops_takeovers_not_work(own_brokers: StartBrokers) -> None:
+def test_zookeeper_away_for_everybody_stops_takeovers_not_work(
+    own_brokers: StartBrokers, cluster_name: str
+) -> None:
     """No leadership moves, nothing stands still; a leader that ends meanwhile is replaced later."""
     brokers = own_brokers()
-    with counter_cluster(brokers, "away", partitions=2) as cluster:
+    with counter_cluster(brokers, cluster_name, partitions=2) as cluster:
         for node in ("n1", "n2"):
             cluster.host(node, give_back_after_s=1_000.0)  # nothing else moves a partition either
         leaders = {partition: cluster.wait_leader(partition=partition) for partition in (0, 1)}
@@ -43,9 +45,11 @@ def test_zookeeper_away_for_everybody_stops_takeovers_not_work(own_brokers: Star
         cluster.wait_leader(other)
 
 
-def test_kafka_away_in_mid_run_loses_nothing_and_work_goes_on(own_brokers: StartBrokers) -> None:
+def test_kafka_away_in_mid_run_loses_nothing_and_work_goes_on(
+    own_brokers: StartBrokers, cluster_name: str
+) -> None:
     brokers = own_brokers()
-    with counter_cluster(brokers, "kafka-away") as cluster:
+    with counter_cluster(brokers, cluster_name) as cluster:
         cluster.host("n1")
         cluster.wait_leader("n1")
         cluster.send(id="before", add=1)
@@ -64,10 +68,12 @@ def test_kafka_away_in_mid_run_loses_nothing_and_work_goes_on(own_brokers: Start
         assert cluster.check_log().total == 11
 
 
-def test_kafka_away_for_longer_than_a_transaction_may_last(own_brokers: StartBrokers) -> None:
+def test_kafka_away_for_longer_than_a_transaction_may_last(
+    own_brokers: StartBrokers, cluster_name: str
+) -> None:
     """The term may end; when Kafka is back somebody leads again, from the log."""
     brokers = own_brokers()
-    with counter_cluster(brokers, "kafka-long") as cluster:
+    with counter_cluster(brokers, cluster_name) as cluster:
         cluster.host("n1")
         cluster.wait_leader("n1")
         cluster.send(id="before", add=1)
@@ -86,9 +92,9 @@ def test_kafka_away_for_longer_than_a_transaction_may_last(own_brokers: StartBro
         assert cluster.check_log().total == 11
 
 
-def test_stopping_ends_in_time_though_kafka_hangs(own_brokers: StartBrokers) -> None:
+def test_stopping_ends_in_time_though_kafka_hangs(own_brokers: StartBrokers, cluster_name: str) -> None:
     brokers = own_brokers()
-    with counter_cluster(brokers, "hang") as cluster:
+    with counter_cluster(brokers, cluster_name) as cluster:
         host = cluster.host("n1")
         cluster.wait_leader("n1")
         brokers.kafka_servers[0].freeze()
@@ -100,10 +106,12 @@ def test_stopping_ends_in_time_though_kafka_hangs(own_brokers: StartBrokers) -> 
         brokers.kafka_servers[0].thaw()
 
 
-def test_a_broker_restarted_again_and_again_costs_no_record(own_brokers: StartBrokers) -> None:
+def test_a_broker_restarted_again_and_again_costs_no_record(
+    own_brokers: StartBrokers, cluster_name: str
+) -> None:
     """Disconnects, lost answers and lone producers that are called fenced, in every order."""
     brokers = own_brokers()
-    with counter_cluster(brokers, "restarts") as cluster:
+    with counter_cluster(brokers, cluster_name) as cluster:
         for node in ("n1", "n2"):
             cluster.host(node)
         cluster.wait_leader()

@@ -17,9 +17,11 @@ from relevo_engine.api.client import ApiClient
 from relevo_engine.local.brokers import LocalBrokers
 from relevo_engine.local.kafka import admin
 from relevo_engine.local.server import Server
+from relevo_engine.local.zookeeper import ask
 from relevo_engine.topic_admin import TopicAdmin
 from relevo_partitions.outcomes import Committed
 from relevo_partitions.term.roles import Role
+from tests.integration.test_local_brokers import read_all, write_one, zookeeper
 from tests.support.batches import Batches, Ledger
 from tests.support.broker_files import cut_tail
 from tests.support.brokers import unique_cluster_name
@@ -35,7 +37,7 @@ AWAY_S = 5.0
 
 @pytest.fixture(scope="module")
 def three() -> Iterator[LocalBrokers]:
-    with LocalBrokers(3, 1) as brokers:
+    with LocalBrokers(3, 3) as brokers:
         yield brokers
 
 
@@ -59,6 +61,27 @@ def committed(node: NodeProcess) -> int:
 def leader_of(brokers: LocalBrokers, topic: str) -> int:
     found = admin(brokers.kafka).list_topics(topic, timeout=10).topics[topic]
     return int(found.partitions[0].leader)
+
+
+def test_three_of_each_survive_the_loss_of_one(three: LocalBrokers) -> None:
+    """A cluster of three that stops when one of them is killed is no better than a single server."""
+    write_one(three.kafka, "kept", b"before", replicas=3)
+    leading = next(one for one in three.zookeeper_servers if "Mode: leader" in ask(one.port, "srvr"))
+    with zookeeper(three.zookeeper) as client:
+        client.create("/kept", b"before")
+        three.kafka_servers[0].kill()
+        leading.kill()
+        write_one(three.kafka, "kept", b"while away", replicas=3)
+        wait_until(
+            lambda: any("Mode: leader" in ask(one.port, "srvr") for one in three.zookeeper_servers),
+            "a new leader",
+        )
+        assert client.retry(client.get, "/kept")[0] == b"before"
+    leading.restart()
+    three.kafka_servers[0].restart()
+    three.await_brokers()
+    three.check()
+    assert read_all(three.kafka, "kept") == [b"before", b"while away"]
 
 
 def test_nothing_is_accepted_or_decided_without_two_of_three(three: LocalBrokers) -> None:

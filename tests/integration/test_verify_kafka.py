@@ -137,21 +137,21 @@ def test_progress_is_told(brokers: Brokers, cluster_name: str) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_a_bit_that_flips_on_the_disk_is_found(own_brokers: StartBrokers) -> None:
+def test_a_bit_that_flips_on_the_disk_is_found(own_brokers: StartBrokers, cluster_name: str) -> None:
     """Kafka hands out what it finds; the checksum of the batch tells, whatever the bit means."""
     brokers: LocalBrokers = own_brokers(1, 0)
-    make_topics(brokers, "flipped")
-    write(brokers.kafka, "flipped", jobs(20).records)
-    assert verify_log(brokers.kafka, "flipped").ok
+    make_topics(brokers, cluster_name)
+    write(brokers.kafka, cluster_name, jobs(20).records)
+    assert verify_log(brokers.kafka, cluster_name).ok
     (server,) = brokers.kafka_servers
     server.stop()
-    (segment,) = brokers.home.rglob("flipped.log-0/*.log")
+    (segment,) = brokers.home.rglob(f"{cluster_name}.log-0/*.log")
     data = bytearray(segment.read_bytes())
     data[data.rindex(b"job-7") + 4] ^= 1
     segment.write_bytes(data)
     server.restart()
     brokers.await_brokers()
-    report = verify_log(brokers.kafka, "flipped")
+    report = verify_log(brokers.kafka, cluster_name)
     first = report.partitions[0].first_violation
     assert first is not None
     assert (first.invariant, first.offset) == (Invariant.CHECKSUM, 8)
@@ -159,51 +159,53 @@ def test_a_bit_that_flips_on_the_disk_is_found(own_brokers: StartBrokers) -> Non
 
 
 def test_a_broker_that_falls_silent_is_not_waited_for_for_ever(
-    own_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
+    own_brokers: StartBrokers, cluster_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     brokers: LocalBrokers = own_brokers(1, 0)
-    make_topics(brokers, "silent")
-    write(brokers.kafka, "silent", jobs(3).records)
+    make_topics(brokers, cluster_name)
+    write(brokers.kafka, cluster_name, jobs(3).records)
     monkeypatch.setattr(verify_reader, "STALL_S", 2.0)
     reader = verify_reader.TopicReader(brokers.kafka, None)
-    _, bounds = reader.bounds("silent.log")
+    _, bounds = reader.bounds(f"{cluster_name}.log")
     brokers.kafka_servers[0].kill()
-    with pytest.raises(UnreachableError, match=r"gave nothing more of silent\.log partition"):
-        list(reader.read("silent.log", {0: (0, bounds[0].end)}))
+    with pytest.raises(UnreachableError, match=rf"gave nothing more of {cluster_name}\.log partition"):
+        list(reader.read(f"{cluster_name}.log", {0: (0, bounds[0].end)}))
 
 
 @pytest.mark.timeout(300)
-def test_a_tail_that_a_broker_lost_is_found(own_brokers: StartBrokers) -> None:
+def test_a_tail_that_a_broker_lost_is_found(own_brokers: StartBrokers, cluster_name: str) -> None:
     """The log that is left is sound in itself: snapshots and a published position tell of the rest."""
     brokers: LocalBrokers = own_brokers(1, 0)
-    make_topics(brokers, "cut")
+    make_topics(brokers, cluster_name)
     log = jobs(0)
     for n in range(8):
         log.add(ev.JobCreated, f"job-{n}", source=n)
-    write(brokers.kafka, "cut", log.records)
+    write(brokers.kafka, cluster_name, log.records)
     connection = Connection(brokers.kafka)
-    reader = PartitionReader(connection, "cut.commands", 0, engine_group("cut"))
+    reader = PartitionReader(connection, f"{cluster_name}.commands", 0, engine_group(cluster_name))
     reader.note_position(8)
-    wait_until(lambda: len(find_witnesses(connection, "cut", None).of[0]) == 1, "the position is published")
-    assert verify_log(brokers.kafka, "cut").ok
-    lose_tail(brokers, "cut.log", 6)
-    report = verify_log(brokers.kafka, "cut")
+    wait_until(
+        lambda: len(find_witnesses(connection, cluster_name, None).of[0]) == 1, "the position is published"
+    )
+    assert verify_log(brokers.kafka, cluster_name).ok
+    lose_tail(brokers, f"{cluster_name}.log", 6)
+    report = verify_log(brokers.kafka, cluster_name)
     first = report.partitions[0].first_violation
     assert first is not None
     assert (first.invariant, first.offset, first.seq) == (Invariant.TRUNCATED, 6, 6)
     assert "the commands below offset 8" in first.expected
-    store = KafkaSnapshots(connection, "cut", 0, "n1")
+    store = KafkaSnapshots(connection, cluster_name, 0, "n1")
     facts = SnapshotFacts(8, 1, 7, 7, "hash")
     store.begin(8).finish(Draft(store.log_bounds().topic_id, 8, facts, 1_000))
     store.begin(99).finish(Draft("the id of a log that was deleted", 99, facts, 1_000))
-    report = verify_log(brokers.kafka, "cut")
+    report = verify_log(brokers.kafka, cluster_name)
     assert report.by_invariant == {Invariant.TRUNCATED: 1}
     first = report.partitions[0].first_violation
     assert first is not None
     assert "the log to reach to offset 8 with event 8 of epoch 1" in first.expected
     assert report.unheard == []
-    ran = run_relevo("verify", "--kafka", brokers.kafka, "--cluster", "cut")
+    ran = run_relevo("verify", "--kafka", brokers.kafka, "--cluster", cluster_name)
     assert ran.code == 8, ran
-    assert "first: cut.log partition 0 offset 6: TRUNCATED" in ran.out
+    assert f"first: {cluster_name}.log partition 0 offset 6: TRUNCATED" in ran.out
     reader.close()
     store.close()

@@ -6,28 +6,23 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
 
 import relevo
 from relevo.names import workers_group
+from relevo_engine.local.brokers import LocalBrokers
+from tests.support.brokers import unique_cluster_name
 from tests.support.engine_thread import EngineThread
 from tests.support.group_members import set_session
-from tests.support.kafka_frames import Fate, FrameProxy, brokers_behind_frames
+from tests.support.kafka_frames import Fate, FrameProxy
 from tests.support.waiting import wait_until
 
 TYPE: Final = "work"
 SESSION_S: Final = 2.0
 OF_GROUPS: Final = frozenset({8, 11, 12, 13, 14, 68})
 """API keys of OffsetCommit, JoinGroup, Heartbeat, LeaveGroup, SyncGroup and ConsumerGroupHeartbeat."""
-
-
-@pytest.fixture(scope="module")
-def behind() -> Iterator[tuple[str, FrameProxy]]:
-    with brokers_behind_frames() as (brokers, proxy):
-        yield brokers.kafka, proxy
 
 
 def options_of(protocol: str, kafka: str, group: str) -> dict[str, Any]:
@@ -41,11 +36,12 @@ def options_of(protocol: str, kafka: str, group: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_worker_that_only_its_coordinator_has_lost_does_no_job_twice(
-    behind: tuple[str, FrameProxy], protocol: str
+    behind_frames: tuple[LocalBrokers, FrameProxy], protocol: str
 ) -> None:
     """It goes on fetching what others have by now: a fetch asks nobody about the group."""
-    kafka, proxy = behind
-    cluster = f"cut-off-{protocol}"
+    brokers, proxy = behind_frames
+    kafka = brokers.kafka
+    cluster = unique_cluster_name(f"cut-off-{protocol}")
     options = options_of(protocol, kafka, workers_group(cluster, TYPE))
     store = relevo.MemoryDedupStore()
     effects: Counter[str] = Counter()

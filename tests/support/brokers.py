@@ -6,12 +6,14 @@ import os
 import re
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
 
+from relevo.testing.proxy import TcpProxy
 from relevo_engine.local.brokers import LocalBrokers
+from tests.support.kafka_frames import FrameProxy
 
 KAFKA_VARIABLE = "RELEVO_TEST_KAFKA"
 ZOOKEEPER_VARIABLE = "RELEVO_TEST_ZOOKEEPER"
@@ -89,10 +91,19 @@ class SpareBrokers:
 
     A start takes longer than most of these tests. They are whole again before the next test gets them, or the
     test that hurt them fails.
+
+    Attributes:
+        frames: A way to the broker that knows requests apart; who connects by its address stays on it. It and
+            the other are there once brokers have been lent.
+        network: Another one, of connections.
     """
+
+    frames: FrameProxy
+    network: TcpProxy
 
     def __init__(self) -> None:
         self._brokers: LocalBrokers | None = None
+        self._running = ExitStack()
 
     def __enter__(self) -> Self:
         return self
@@ -100,19 +111,27 @@ class SpareBrokers:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._brokers is not None:
-            self._brokers.stop()
+        self._running.close()
+
+    def _start(self) -> LocalBrokers:
+        self.frames = self._running.enter_context(FrameProxy())
+        self.network = self._running.enter_context(TcpProxy())
+        detours = [[self.frames.address], [self.network.address]]
+        brokers = self._running.enter_context(LocalBrokers(detours=detours))
+        self.frames.aim(brokers.detour(0, 1))
+        self.network.aim(brokers.detour(1, 1))
+        return brokers
 
     @contextmanager
     def lent(self) -> Iterator[LocalBrokers]:
         """The brokers, for one test."""
         if self._brokers is None:
-            brokers = LocalBrokers()
-            brokers.start()
-            self._brokers = brokers
+            self._brokers = self._start()
         try:
             yield self._brokers
         finally:
+            self.frames.heal()
+            self.network.heal()
             for server in self._brokers.servers:
                 if server.running:
                     server.thaw()

@@ -9,9 +9,11 @@ from typing import Protocol
 
 import pytest
 
+from relevo.testing.proxy import TcpProxy
 from relevo_engine.local.brokers import LocalBrokers
 from tests.support import redis
 from tests.support.brokers import SHARED, Brokers, SpareBrokers, forget_cluster, unique_cluster_name
+from tests.support.kafka_frames import FrameProxy
 
 
 class StartBrokers(Protocol):
@@ -46,6 +48,20 @@ def own_brokers(spare_brokers: SpareBrokers) -> Iterator[StartBrokers]:
             return started.enter_context(LocalBrokers(brokers, zookeepers, home))
 
         yield start
+
+
+@pytest.fixture
+def behind_frames(spare_brokers: SpareBrokers) -> Iterator[tuple[LocalBrokers, FrameProxy]]:
+    """For tests that hold back or lose single requests: brokers as `own_brokers` gives, and the way there."""
+    with spare_brokers.lent() as brokers:
+        yield brokers, spare_brokers.frames
+
+
+@pytest.fixture
+def behind_network(spare_brokers: SpareBrokers) -> Iterator[tuple[LocalBrokers, TcpProxy]]:
+    """For tests that cut, delay or refuse connections: brokers as `own_brokers` gives, and the way there."""
+    with spare_brokers.lent() as brokers:
+        yield brokers, spare_brokers.network
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import ast
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 # Our packages, each with those of ours it may import.
 FLOORS = {
@@ -106,9 +107,10 @@ class Import:
         return self.module.partition(".")[0]
 
 
-def imports_of(source: str) -> list[Import]:
+@cache  # several rules ask for the same files' imports
+def imports_of(source: str) -> tuple[Import, ...]:
     """Every import of a module, wherever it stands, dynamic ones with a literal name included."""
-    return list(_imports(ast.parse(source).body, eager=True, typing_only=False))
+    return tuple(_imports(ast.parse(source).body, eager=True, typing_only=False))
 
 
 def _imports(nodes: Iterable[ast.AST], *, eager: bool, typing_only: bool) -> Iterator[Import]:

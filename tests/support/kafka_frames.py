@@ -9,12 +9,10 @@ import contextlib
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from enum import Enum, IntEnum, auto
 from typing import Self
 
-from relevo_engine.local.brokers import LocalBrokers
 from relevo_engine.local.ports import free_ports
 
 _CHUNK = 65_536
@@ -93,6 +91,11 @@ class FrameProxy:
         """Send connections made from now on to this broker, ``host:port``."""
         host, _, port = target.rpartition(":")
         self._target = (host, int(port))
+
+    def heal(self) -> None:
+        """Pass on everything, what is held included."""
+        self.rule = lambda _api, _frame: Fate.PASS
+        self.release()
 
     def cut(self, but: socket.socket | None = None) -> None:
         """Break the connections of all clients ``but`` one; what is held arrives later all the same."""
@@ -192,11 +195,3 @@ def _read_frame(read: Callable[[int], bytes]) -> bytes | None:
 def _hang_up(one: socket.socket) -> None:
     with contextlib.suppress(OSError):
         one.shutdown(socket.SHUT_RDWR)
-
-
-@contextmanager
-def brokers_behind_frames(zookeepers: int = 0) -> Iterator[tuple[LocalBrokers, FrameProxy]]:
-    """One broker of the test's own, and a way to it that whoever connects by ``proxy.address`` stays on."""
-    with FrameProxy() as proxy, LocalBrokers(1, zookeepers, detours=[[proxy.address]]) as brokers:
-        proxy.aim(brokers.detour(0, 1))
-        yield brokers, proxy
