@@ -20,6 +20,7 @@ from typing import Any, Final, NoReturn
 import orjson
 
 from relevo_schemas import commands, delivery, events
+from relevo_schemas.compiled import datum_of, maker_of
 from relevo_schemas.errors import RecordError, RecordFault
 from relevo_schemas.fields import (
     HEADER_LENGTH,
@@ -79,27 +80,17 @@ for _item in _ITEMS.values():
     _item.FIELDS = tuple(_item.__slots__)
 
 
-def _datum_of(names: Sequence[str]) -> Callable[[Any], dict[str, Any]]:
-    """A function that gives an object's attributes of these names as fastavro wants them.
-
-    Compiled, as `collections.namedtuple` does it: a loop over the names takes three times as long.
-    """
-    fields = ", ".join(f"{name!r}: it.{name}" for name in names)
-    made: Callable[[Any], dict[str, Any]] = eval(f"lambda it: {{{fields}}}")  # noqa: S307 - names of our own files
-    return made
-
-
 class _Kind:
     """How one kind of record is written and read."""
 
     __slots__ = (
         "carries_job", "cls", "fields_of", "has_arrays", "head", "int_arrays", "ints", "item",
-        "item_fields_of", "item_ints", "keeps_to_ints", "name", "names", "prefix", "read", "schema",
+        "item_fields_of", "item_ints", "keeps_to_ints", "made", "make_item", "name", "names",
+        "prefix", "read", "schema",
     )  # fmt: skip
 
     def __init__(self, cls: type[Record], schema: Schema) -> None:
-        # Called with the values of its fields in the schema's order, which no type checker can follow.
-        self.cls: Any = cls
+        self.cls = cls
         self.name = cls.__name__
         self.schema = schema
         self.prefix = MARKER + fingerprint(schema)
@@ -107,12 +98,14 @@ class _Kind:
         self.carries_job = cls.FIELDS[-1] == "job"
         self.head = head(schema, "job") if self.carries_job else schema
         self.names = cls.FIELDS[:-1] if self.carries_job else cls.FIELDS
-        self.fields_of = _datum_of(self.names)
+        self.fields_of = datum_of(self.names)
+        self.made = maker_of(cls, cls.FIELDS)
         self.ints = int_names(self.head)
         self.keeps_to_ints = int_test(self.head)
         self.item = _ITEMS.get(cls)
         if self.item is not None:
-            self.item_fields_of = _datum_of(self.item.FIELDS)
+            self.item_fields_of = datum_of(self.item.FIELDS)
+            self.make_item = maker_of(self.item, self.item.FIELDS)
             self.item_ints = int_names(schema["fields"][-1]["type"]["items"])
         self.int_arrays = int_array_names(self.head)
         self.has_arrays = self.item is not None or bool(self.int_arrays)
@@ -139,8 +132,8 @@ class _Kind:
             for name in self.int_arrays:
                 datum[name] = tuple(datum[name])
             if self.item is not None:
-                datum["jobs"] = tuple(self.item(*ref.values()) for ref in datum["jobs"])
-        return self.cls(*datum.values(), *job)
+                datum["jobs"] = tuple(self.make_item(ref.values()) for ref in datum["jobs"])
+        return self.made((*datum.values(), *job))
 
     def check(self, datum: dict[str, Any]) -> None:
         """Refuse what fastavro would let pass, in either direction."""
@@ -178,7 +171,7 @@ class _Kind:
         # As `make`, where there is nothing to mend: every event but the first of a job comes this way.
         if self.has_arrays or not self.keeps_to_ints(datum):
             return self.make(datum)
-        return self.cls(*datum.values())
+        return self.made(datum.values())
 
     def read_as(self, value: bytes, written: Schema) -> Any:
         """The record in ``value``, which was written with an earlier schema."""

@@ -33,10 +33,10 @@ class JobSpec:
         correlation_id: The caller's own identifier.
         headers: Carried to the worker as they are.
         body: The Avro encoding of all of it.
+        variables_at: Where in it the variables begin, which stand last.
     """
 
     __slots__ = (
-        "_variables_at",
         "backoff_max_ms",
         "backoff_ms",
         "body",
@@ -49,6 +49,7 @@ class JobSpec:
         "retries",
         "run_at",
         "type",
+        "variables_at",
     )
 
     def __init__(
@@ -79,17 +80,17 @@ class JobSpec:
         self.correlation_id = correlation_id
         self.headers = headers
         self.body = body
-        self._variables_at = variables_at
+        self.variables_at = variables_at
 
     @property
     def variables(self) -> bytes:
         """The job's input: JSON, as the creator wrote it."""
-        return self.body[self._variables_at :]
+        return self.body[self.variables_at :]
 
     @property
     def variables_size(self) -> int:
         """Length of `variables` in bytes."""
-        return len(self.body) - self._variables_at
+        return len(self.body) - self.variables_at
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, JobSpec) and self.body == other.body

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
+from relevo_schemas.compiled import pair_maker_of
 from relevo_schemas.fields import (
     HEADER_LENGTH,
     UNREADABLE,
@@ -167,16 +168,14 @@ class JobCarrier:
         schema: Of the record's own fields.
     """
 
-    __slots__ = ("_cls", "_ends_in_bytes", "_ints", "_keeps_to_ints", "_own_end", "count", "schema")
+    __slots__ = ("_bytes_at_end", "_ints", "_keeps_to_ints", "_make", "_own_end", "schema")
 
     def __init__(self, cls: type[Record], schema: Schema) -> None:
-        # Called with values in the schema's order, which no type checker can follow.
-        self._cls: Any = cls
         own, carried = schema["fields"], _JOB_HEAD["fields"]
         *numbers, last = [field["type"] for field in own] or ["int"]
         if not {*numbers, last} <= {"int", "long", "bytes"} or "bytes" in numbers:
             raise TypeError(f"{schema['name']}: before a job come numbers, and bytes at their end")
-        self.count = len(own)
+        names = [field["name"] for field in own]
         # The names must differ, and tell nobody anything: values are taken in order.
         prefixed = [{"name": f"job_{field['name']}", "type": field["type"]} for field in carried]
         fields = [*({"name": field["name"], "type": field["type"]} for field in own), *prefixed]
@@ -184,21 +183,24 @@ class JobCarrier:
         self.schema = parse(layout)
         self._ints = int_names(layout)
         self._keeps_to_ints = int_test(layout)
-        self._ends_in_bytes = last == "bytes"
+        self._make = pair_maker_of(cls, names, JobSpec, [field["name"] for field in carried[:-1]])
+        self._bytes_at_end = names[-1] if last == "bytes" else ""
         # A number of Avro's, as the length of bytes is: seven bits a byte, the highest set where more follow.
-        self._own_end = re.compile(rb"(?:[\x80-\xff]*+[\x00-\x7f]){%d}" % self.count).match
+        self._own_end = re.compile(rb"(?:[\x80-\xff]*+[\x00-\x7f]){%d}" % len(own)).match
 
     def read(self, stream: io.BytesIO, value: bytes) -> Any:
         """The record in ``value``; ``stream`` stands behind its header."""
         datum = read(stream, self.schema)
         if not self._keeps_to_ints(datum):
             check_ints(datum, self._ints)
-        values = tuple(datum.values())
+        record, job, length = self._make(datum.values())
         variables_at = stream.tell()
-        _check_variables(values[-1], variables_at, value)
-        own = values[: self.count]
+        _check_variables(length, variables_at, value)
         found = self._own_end(value, HEADER_LENGTH)
         if found is None:
             raise ValueError("the fields before the job don't end")
-        start = found.end() + (len(own[-1]) if self._ends_in_bytes else 0)
-        return self._cls(*own, _make_job(*values[self.count : -1], value[start:], variables_at - start))
+        start = found.end() + (len(getattr(record, self._bytes_at_end)) if self._bytes_at_end else 0)
+        job.body = value[start:]
+        job.variables_at = variables_at - start
+        record.job = job
+        return record
