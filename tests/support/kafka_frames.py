@@ -20,9 +20,10 @@ _TIMEOUT_S = 10.0
 
 
 class Api(IntEnum):
-    """API keys of requests that end or make up a transaction."""
+    """API keys of requests that a leader lives on."""
 
     PRODUCE = 0
+    FETCH = 1
     INIT_PRODUCER_ID = 22
     ADD_PARTITIONS_TO_TXN = 24
     END_TXN = 26

@@ -225,7 +225,11 @@ class Establishing:
         if replica is None:
             detail = str(standby.over)
             self._observer.fault(self._course.partition, "standby_lost", f"made anew from the log: {detail}")
-            return self._replayed(self._loaded(check=False), nonce)
+            loaded = self._loaded(check=False)
+            # What is loaded now may be a snapshot from behind the barrier, which then is never met.
+            nonce, barrier = self._writer.barrier()
+            self._writer.commit([barrier])
+            return self._replayed(loaded, nonce)
         if replica.met != nonce:
             # It came to the barrier of an attempt that failed, while this one began: there is more behind it.
             return self._replayed(self._read_on(replica), nonce)

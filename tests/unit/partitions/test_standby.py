@@ -15,7 +15,7 @@ from relevo_partitions.ports import Verdict
 from relevo_partitions.settings import StandbySettings, TermSettings
 from relevo_partitions.snapshots.ports import Manifest
 from relevo_partitions.statemachine import Incoming, StateMachine
-from relevo_partitions.term.barrier import make_barrier
+from relevo_partitions.term.barrier import is_barrier, make_barrier
 from relevo_partitions.term.endings import Ending
 from relevo_partitions.term.standby import Beginning, Load, Standby, from_the_beginning
 from tests.support.counter_machine import CounterMachine
@@ -343,16 +343,32 @@ def test_a_term_that_ends_behind_its_barrier_gives_the_state_back(kafka: FakeKaf
     assert kafka.readers_open == 0
 
 
-def test_a_standby_that_fails_during_the_takeover_is_replaced_by_the_log(kafka: FakeKafka) -> None:
-    class Fragile(CounterMachine):
-        def replay(self, records: Any) -> None:
-            if any(b"breaks" in (record.value or b"") for record in records):
-                raise ZeroDivisionError("a mistake")
-            super().replay(records)
+class Fragile(CounterMachine):
+    """Fails at a certain event."""
 
+    def replay(self, records: Any) -> None:
+        if any(b"breaks" in (record.value or b"") for record in records):
+            raise ZeroDivisionError("a mistake")
+        super().replay(records)
+
+
+def _the_whole_log(kafka: FakeKafka) -> Load:
+    def load(number: int, _pace: Pace) -> Beginning:
+        """A snapshot that another node took just now."""
+        made = machine(number)
+        made.replay([record for record in kafka.log if not is_barrier(record.value)])
+        return Beginning(made, len(kafka.log))
+
+    return load
+
+
+@pytest.mark.parametrize("kept", ["log", "snapshot"])
+def test_a_standby_that_fails_during_the_takeover_is_replaced(kafka: FakeKafka, kept: str) -> None:
+    """By what is kept by then: a snapshot from behind the barrier has nothing more to wait for."""
     standby = Following(kafka, lambda number, _pace: Beginning(Fragile(number, "c"), 0)).wait_hot().standby
     kafka.may_commit.clear()
-    running = Running(kafka, standby=standby)
+    load: dict[str, Any] = {"load": _the_whole_log(kafka)} if kept == "snapshot" else {}
+    running = Running(kafka, standby=standby, **load)
     assert kafka.committing.wait(10)
     writer = machine()
     writer.replay(kafka.log)
