@@ -34,7 +34,6 @@ from relevo_schemas.fields import (
     head,
     int_array_names,
     int_names,
-    int_test,
     not_its_end,
     read,
     unwritable,
@@ -85,7 +84,7 @@ class _Kind:
 
     __slots__ = (
         "carries_job", "cls", "fields_of", "has_arrays", "head", "int_arrays", "ints", "item",
-        "item_fields_of", "item_ints", "keeps_to_ints", "made", "make_item", "name", "names",
+        "item_fields_of", "item_ints", "made", "make_item", "name", "names",
         "prefix", "read", "schema",
     )  # fmt: skip
 
@@ -99,13 +98,12 @@ class _Kind:
         self.head = head(schema, "job") if self.carries_job else schema
         self.names = cls.FIELDS[:-1] if self.carries_job else cls.FIELDS
         self.fields_of = datum_of(self.names)
-        self.made = maker_of(cls, cls.FIELDS)
+        self.made = maker_of(cls, schema)
         self.ints = int_names(self.head)
-        self.keeps_to_ints = int_test(self.head)
         self.item = _ITEMS.get(cls)
         if self.item is not None:
             self.item_fields_of = datum_of(self.item.FIELDS)
-            self.make_item = maker_of(self.item, self.item.FIELDS)
+            self.make_item = maker_of(self.item, schema["fields"][-1]["type"]["items"])
             self.item_ints = int_names(schema["fields"][-1]["type"]["items"])
         self.int_arrays = int_array_names(self.head)
         self.has_arrays = self.item is not None or bool(self.int_arrays)
@@ -126,14 +124,13 @@ class _Kind:
 
     def make(self, datum: dict[str, Any], *job: JobSpec) -> Any:
         """The record of a datum as fastavro gives it, without the job, and the job where it carries one."""
-        if self.has_arrays or not self.keeps_to_ints(datum):
-            self.check(datum)
         if self.has_arrays:
+            self.check(datum)
             for name in self.int_arrays:
                 datum[name] = tuple(datum[name])
             if self.item is not None:
-                datum["jobs"] = tuple(self.make_item(ref.values()) for ref in datum["jobs"])
-        return self.made((*datum.values(), *job))
+                datum["jobs"] = tuple(self.make_item(ref) for ref in datum["jobs"])
+        return self.made({**datum, "job": job[0]} if self.carries_job else datum)
 
     def check(self, datum: dict[str, Any]) -> None:
         """Refuse what fastavro would let pass, in either direction."""
@@ -168,10 +165,8 @@ class _Kind:
         datum = read(stream, self.head)
         if stream.tell() != len(value):
             raise not_its_end(stream, value)
-        # As `make`, where there is nothing to mend: every event but the first of a job comes this way.
-        if self.has_arrays or not self.keeps_to_ints(datum):
-            return self.make(datum)
-        return self.made(datum.values())
+        # Every event but the first of a job comes this way.
+        return self.make(datum) if self.has_arrays else self.made(datum)
 
     def read_as(self, value: bytes, written: Schema) -> Any:
         """The record in ``value``, which was written with an earlier schema."""

@@ -5,8 +5,10 @@ As `dataclasses` and `collections.namedtuple` do it. Every record that is read o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from relevo_schemas.fields import INT_END, Schema, check_ints, int_names
 
 
 def datum_of(names: Sequence[str]) -> Callable[[Any], dict[str, Any]]:
@@ -16,37 +18,61 @@ def datum_of(names: Sequence[str]) -> Callable[[Any], dict[str, Any]]:
     return made
 
 
-def maker_of(cls: type, names: Sequence[str]) -> Callable[[Iterable[Any]], Any]:
-    """A function that makes an object of ``cls`` from the values of all its attributes, ``names``, in order.
+def maker_of(cls: type, schema: Schema) -> Callable[[dict[str, Any]], Any]:
+    """A function that makes an object of ``cls`` of what fastavro has read with its ``schema``.
 
-    It gives them to the object itself, in half the time of a call of ``cls``: for classes whose ``__init__``
-    does that and no more. Another number of values is a `ValueError`.
+    It gives the values to the object itself, in half the time of a call of ``cls``: for classes whose
+    ``__init__`` does that and no more. A number beyond the 32 bits of its field is a `ValueError`.
     """
-    lines = ["it = new(cls)", f"{_places('it', names)}, = values" if names else "() = values", "return it"]
-    made: Callable[[Iterable[Any]], Any] = _function("values", lines, new=object.__new__, cls=cls)
+    names = [field["name"] for field in schema["fields"]]
+    lines = [
+        "it = new(cls)",
+        f"{_places('it', names)}, = datum.values()" if names else "() = datum.values()",
+        *_int_checks(schema, dict(zip(names, [f"it.{name}" for name in names], strict=True))),
+        "return it",
+    ]
+    made: Callable[[dict[str, Any]], Any] = _function("datum", lines, schema, cls=cls)
     return made
 
 
 def pair_maker_of(
-    cls: type, names: Sequence[str], inner: type, inner_names: Sequence[str]
-) -> Callable[[Iterable[Any]], tuple[Any, Any, Any]]:
+    cls: type, names: Sequence[str], inner: type, inner_names: Sequence[str], schema: Schema
+) -> Callable[[dict[str, Any]], tuple[Any, Any, Any]]:
     """As `maker_of`, for a ``cls`` and the ``inner`` whose values follow its own; and one value more.
 
     The function gives both, and the last value. What else they hold is left to the caller.
     """
-    places = ", ".join([*(_places("it", names),) * bool(names), _places("within", inner_names), "last"])
-    lines = ["it, within = new(cls), new(inner)", f"{places} = values", "return it, within, last"]
-    made: Callable[[Iterable[Any]], tuple[Any, Any, Any]] = _function(
-        "values", lines, new=object.__new__, cls=cls, inner=inner
+    places = [*(f"it.{name}" for name in names), *(f"within.{name}" for name in inner_names), "last"]
+    fields = dict(zip([field["name"] for field in schema["fields"]], places, strict=True))
+    lines = [
+        "it, within = new(cls), new(inner)",
+        f"{', '.join(places)} = datum.values()",
+        *_int_checks(schema, fields),
+        "return it, within, last",
+    ]
+    made: Callable[[dict[str, Any]], tuple[Any, Any, Any]] = _function(
+        "datum", lines, schema, cls=cls, inner=inner
     )
     return made
+
+
+def _int_checks(schema: Schema, places: Mapping[str, str]) -> list[str]:
+    """Lines that refuse a datum with a number that is too long; `check_ints` says which."""
+    tests = []
+    for field in schema["fields"]:
+        if field["name"] in int_names(schema):
+            place = places[field["name"]]
+            bounds = f"{-INT_END} <= {place} < {INT_END}"
+            tests.append(bounds if field["type"] == "int" else f"({place} is None or {bounds})")
+    return [f"if not ({' and '.join(tests)}): check_ints(datum, ints)"] if tests else []
 
 
 def _places(it: str, names: Sequence[str]) -> str:
     return ", ".join(f"{it}.{name}" for name in names)
 
 
-def _function(argument: str, lines: Sequence[str], **known: Any) -> Any:
+def _function(argument: str, lines: Sequence[str], schema: Schema | None = None, **known: Any) -> Any:
+    known |= {"new": object.__new__, "check_ints": check_ints, "ints": int_names(schema) if schema else ()}
     body = "\n".join(f"    {line}" for line in lines)
     exec(f"def made({argument}):\n{body}", known)  # noqa: S102 - names of our own files
     return known["made"]

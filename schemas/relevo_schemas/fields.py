@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import fastavro
@@ -26,7 +26,8 @@ UNREADABLE: Final = (
 """What damaged bytes make of fastavro."""
 UNWRITABLE: Final = (ValueError, TypeError, OverflowError, AttributeError)
 """What values of the wrong kind make of it."""
-_INT_END: Final = 1 << 31
+INT_END: Final = 1 << 31
+"""Behind the last number of 32 bits."""
 
 
 def fingerprint(schema: Schema) -> bytes:
@@ -57,25 +58,9 @@ def check_ints(datum: Mapping[Any, Any], names: Iterable[Any]) -> None:
     """Hold `int` fields to 32 bits: fastavro takes longer ones, which others who read the log refuse."""
     for name in names:
         number = datum[name]
-        if number is None or (isinstance(number, int) and -_INT_END <= number < _INT_END):
+        if number is None or (isinstance(number, int) and -INT_END <= number < INT_END):
             continue
         raise ValueError(f"{name} is {number!r}, not an integer of 32 bits")
-
-
-def int_test(schema: Schema) -> Callable[[Mapping[str, Any]], bool]:
-    """Whether what fastavro has read with ``schema`` keeps to 32 bits; `check_ints` says what doesn't.
-
-    Compiled: every record that is read goes through it, and `check_ints` takes three times as long.
-    """
-    tests = []
-    for field in schema["fields"]:
-        if field["name"] in int_names(schema):
-            place = f"datum[{field['name']!r}]"
-            bounds = f"{-_INT_END} <= {place} < {_INT_END}"
-            tests.append(bounds if field["type"] == "int" else f"({place} is None or {bounds})")
-    source = f"lambda datum: {' and '.join(tests) or True}"
-    made: Callable[[Mapping[str, Any]], bool] = eval(source)  # noqa: S307 - names of our own files
-    return made
 
 
 def unwritable(name: str, error: Exception) -> RecordError:

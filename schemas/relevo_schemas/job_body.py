@@ -18,7 +18,6 @@ from relevo_schemas.fields import (
     damaged,
     head,
     int_names,
-    int_test,
     read,
     unwritable,
     write,
@@ -168,7 +167,7 @@ class JobCarrier:
         schema: Of the record's own fields.
     """
 
-    __slots__ = ("_bytes_at_end", "_ints", "_keeps_to_ints", "_make", "_own_end", "schema")
+    __slots__ = ("_bytes_at_end", "_make", "_own_end", "schema")
 
     def __init__(self, cls: type[Record], schema: Schema) -> None:
         own, carried = schema["fields"], _JOB_HEAD["fields"]
@@ -181,21 +180,17 @@ class JobCarrier:
         fields = [*({"name": field["name"], "type": field["type"]} for field in own), *prefixed]
         layout: Schema = {"type": "record", "name": f"{schema['name']}.job", "fields": fields}
         self.schema = parse(layout)
-        self._ints = int_names(layout)
-        self._keeps_to_ints = int_test(layout)
-        self._make = pair_maker_of(cls, names, JobSpec, [field["name"] for field in carried[:-1]])
+        self._make = pair_maker_of(cls, names, JobSpec, [field["name"] for field in carried[:-1]], layout)
         self._bytes_at_end = names[-1] if last == "bytes" else ""
         # A number of Avro's, as the length of bytes is: seven bits a byte, the highest set where more follow.
         self._own_end = re.compile(rb"(?:[\x80-\xff]*+[\x00-\x7f]){%d}" % len(own)).match
 
     def read(self, stream: io.BytesIO, value: bytes) -> Any:
         """The record in ``value``; ``stream`` stands behind its header."""
-        datum = read(stream, self.schema)
-        if not self._keeps_to_ints(datum):
-            check_ints(datum, self._ints)
-        record, job, length = self._make(datum.values())
+        record, job, length = self._make(read(stream, self.schema))
         variables_at = stream.tell()
-        _check_variables(length, variables_at, value)
+        if length < 0 or variables_at + length != len(value):
+            _check_variables(length, variables_at, value)
         found = self._own_end(value, HEADER_LENGTH)
         if found is None:
             raise ValueError("the fields before the job don't end")
