@@ -22,8 +22,8 @@ from relevo_partitions.term.standby import from_the_beginning
 from tests.support.counter_machine import CounterMachine
 from tests.support.waiting import wait_until
 from tests.unit.partitions.fakes import FakeKafka, Running, unclear_and_lost
+from tests.unit.partitions.standby_thread import Following, barrier, events, machine
 from tests.unit.partitions.test_running_ahead import Backlog
-from tests.unit.partitions.test_standby import Following, barrier, events, machine
 
 
 @pytest.fixture(autouse=True)

@@ -2,87 +2,25 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from relevo_partitions.errors import KafkaUnavailable
-from relevo_partitions.observer import Observer
-from relevo_partitions.pace import AT_ONCE, Pace
-from relevo_partitions.ports import Verdict
-from relevo_partitions.settings import StandbySettings, TermSettings
+from relevo_partitions.pace import Pace
 from relevo_partitions.snapshots.ports import Manifest
 from relevo_partitions.statemachine import Incoming, StateMachine
-from relevo_partitions.term.barrier import is_barrier, make_barrier
 from relevo_partitions.term.endings import Ending
-from relevo_partitions.term.standby import Beginning, Load, Standby, from_the_beginning
-from tests.support.counter_machine import CounterMachine
+from relevo_partitions.term.standby import Beginning
 from tests.support.waiting import wait_until
-from tests.unit.partitions.fakes import LOG, FakeIO, FakeKafka, Running, SlowSeat, unclear_and_lost
-
-SETTINGS = StandbySettings(idle_wait_s=0.002, batch_max=10, lag_hot=5, lag_max=20, behind_s=0.0, stall_s=0.02)
-
-
-def machine(number: int = 0) -> CounterMachine:
-    return CounterMachine(number, "c")
-
-
-def events(kafka: FakeKafka, count: int) -> None:
-    """Append ``count`` events of 1 each, as one leader would write them."""
-    writer = machine()
-    writer.replay([record for record in kafka.log if record.value is not None and record.value[:1] == b"{"])
-    writes = [] if writer.epoch else list(writer.lead(Any, 1))  # type: ignore[arg-type]
-    for _ in range(count):
-        offset = writer.position
-        writes += writer.step([Incoming(offset, b"", b'{"id": "c%d", "add": 1}' % offset)], 1)
-    kafka.append(writes)
-
-
-class FaultsTo(Observer):
-    """Keeps the kinds of faults in a list."""
-
-    def __init__(self, kinds: list[str]) -> None:
-        self._kinds = kinds
-
-    def fault(self, partition: int | None, kind: str, detail: str) -> None:
-        self._kinds.append(kind)
-
-
-class Following:
-    """A standby in a thread of its own; ended and joined at the end of a test."""
-
-    def __init__(self, kafka: FakeKafka, load: Load | None = None, **more: Any) -> None:
-        self.told: list[bool] = []
-        self.faults: list[str] = []
-        self.standby = Standby(
-            0,
-            io=FakeIO(kafka),
-            load=load or from_the_beginning(machine),
-            observer=FaultsTo(self.faults),
-            changed=lambda standby: self.told.append(standby.hot),
-            settings=SETTINGS,
-            **more,
-        )
-        self.thread = threading.Thread(target=self.standby.run, daemon=True)
-        self.thread.start()
-
-    def wait_hot(self) -> Following:
-        wait_until(lambda: self.standby.hot, "the standby is hot", timeout_s=10)
-        return self
-
-    def wait_ended(self) -> Standby:
-        self.thread.join(10)
-        assert not self.thread.is_alive()
-        return self.standby
+from tests.unit.partitions.fakes import FakeKafka
+from tests.unit.partitions.standby_thread import Following, barrier, events, led_once, machine
 
 
 @pytest.fixture
 def kafka() -> FakeKafka:
-    kafka = FakeKafka()
-    kafka.append(machine().lead(_who(), 1))
-    return kafka
+    return led_once()
 
 
 @pytest.fixture
@@ -97,27 +35,6 @@ def follow(kafka: FakeKafka) -> Iterator[Callable[..., Following]]:
     for each in made:
         each.standby.stop()
         each.wait_ended()
-
-
-def _who() -> Any:
-    from relevo_partitions.statemachine import Term
-
-    return Term("n0", "i0")
-
-
-def barrier(kafka: FakeKafka, nonce: str) -> None:
-    kafka.append([make_barrier(LOG, 0, "n1", "i1", nonce)])
-
-
-def test_one_whose_reader_is_stuck_ends(kafka: FakeKafka, follow: Callable[..., Following]) -> None:
-    """It would count as hot, and a takeover wait for it in vain."""
-    following = follow().wait_hot()
-    kafka.stuck = True
-    events(kafka, 3)
-    over = following.wait_ended().over
-    assert over is not None
-    assert over.ending is Ending.KAFKA_UNAVAILABLE
-    assert "the client is stuck" in over.detail
 
 
 def test_it_is_hot_once_it_has_read_what_was_there(
@@ -156,6 +73,17 @@ def test_one_that_falls_far_behind_is_hot_no_more(kafka: FakeKafka, follow: Call
     kafka.end_is_ahead_by = 0
     following.wait_hot()
     assert following.told == [True, False, True]
+
+
+def test_one_whose_reader_is_stuck_ends(kafka: FakeKafka, follow: Callable[..., Following]) -> None:
+    """It would count as hot, and a takeover wait for it in vain."""
+    following = follow().wait_hot()
+    kafka.stuck = True
+    events(kafka, 3)
+    over = following.wait_ended().over
+    assert over is not None
+    assert over.ending is Ending.KAFKA_UNAVAILABLE
+    assert "the client is stuck" in over.detail
 
 
 def test_it_stops_at_the_barrier_and_nowhere_else(kafka: FakeKafka, follow: Callable[..., Following]) -> None:
@@ -270,140 +198,3 @@ def test_snapshots_are_taken_by_the_one_that_is_to(
 
 
 # -- a term that takes a standby over
-
-
-def test_a_term_goes_on_with_the_standbys_machine(kafka: FakeKafka) -> None:
-    """Building it again would take as long as there are jobs."""
-    for index in range(20):
-        kafka.send(id=f"c{index}", add=1)
-    events(kafka, 20)
-    made: list[CounterMachine] = []
-
-    def load(number: int, _pace: Pace = AT_ONCE) -> Beginning:
-        made.append(machine(number))
-        return Beginning(made[-1], 0)
-
-    standby = Following(kafka, load).wait_hot().standby
-    running = Running(kafka, standby=standby, load=load).wait_leading()
-    assert running.total() == 20
-    assert len(made) == 1
-    takeover = running.term.takeover
-    assert (takeover.standby, takeover.epoch, takeover.replayed) == (True, 2, 0)
-    running.term.end(Ending.STOPPED, "")
-    running.over()
-    assert kafka.readers_open == 0
-
-
-def test_commands_that_the_standby_saw_decided_later_are_not_decided_again(kafka: FakeKafka) -> None:
-    """They are fetched ahead, from where the standby stood when the takeover began."""
-    for index in range(30):
-        kafka.send(id=f"c{index}", add=1)
-    standby = Following(kafka).wait_hot().standby
-    assert standby.position == 0
-    kafka.may_commit.clear()
-    running = Running(kafka, standby=standby)
-    assert kafka.committing.wait(10), "the barrier is being written"
-    events(kafka, 20)  # the old leader's last transaction, as it became visible
-    kafka.may_commit.set()
-    running.wait_leading()
-    running.wait_total(30)
-    added = [event["id"] for event in kafka.events() if event["kind"] == "added"]
-    assert added == [f"c{index}" for index in range(30)]
-    assert [event["kind"] for event in kafka.events()].count("refused") == 0
-
-
-def test_a_term_that_ends_before_its_barrier_gives_the_standby_back(kafka: FakeKafka) -> None:
-    for index in range(3):
-        kafka.send(id=f"c{index}", add=1)
-    following = Following(kafka).wait_hot()
-    kafka.fence_fails = True
-    running = Running(kafka, standby=following.standby)
-    assert running.over().ending is Ending.KAFKA_UNAVAILABLE
-    assert running.term.unused_standby is following.standby
-    events(kafka, 3)
-    wait_until(lambda: following.standby.applied == 4, "it goes on")
-    following.standby.stop()
-    following.wait_ended()
-    assert kafka.readers_open == 0
-
-
-def test_a_term_that_ends_behind_its_barrier_gives_the_state_back(kafka: FakeKafka) -> None:
-    following, seat = Following(kafka).wait_hot(), SlowSeat([Verdict.LOST])
-    events(kafka, 3)
-    running = Running(kafka, seat, standby=following.standby)
-    following.wait_ended()
-    seat.may_answer.set()
-    assert running.over().ending is Ending.LOST
-    standby = running.term.unused_standby
-    assert standby is following.standby
-    replica = standby.hand_out()
-    assert replica is not None
-    assert (replica.machine.last_seq, replica.next_offset) == (4, len(kafka.log))
-    replica.reader.close()
-    assert kafka.readers_open == 0
-
-
-class Fragile(CounterMachine):
-    """Fails at a certain event."""
-
-    def replay(self, records: Any) -> None:
-        if any(b"breaks" in (record.value or b"") for record in records):
-            raise ZeroDivisionError("a mistake")
-        super().replay(records)
-
-
-def _the_whole_log(kafka: FakeKafka) -> Load:
-    def load(number: int, _pace: Pace) -> Beginning:
-        """A snapshot that another node took just now."""
-        made = machine(number)
-        made.replay([record for record in kafka.log if not is_barrier(record.value)])
-        return Beginning(made, len(kafka.log))
-
-    return load
-
-
-@pytest.mark.parametrize("kept", ["log", "snapshot"])
-def test_a_standby_that_fails_during_the_takeover_is_replaced(kafka: FakeKafka, kept: str) -> None:
-    """By what is kept by then: a snapshot from behind the barrier has nothing more to wait for."""
-    standby = Following(kafka, lambda number, _pace: Beginning(Fragile(number, "c"), 0)).wait_hot().standby
-    kafka.may_commit.clear()
-    load: dict[str, Any] = {"load": _the_whole_log(kafka)} if kept == "snapshot" else {}
-    running = Running(kafka, standby=standby, **load)
-    assert kafka.committing.wait(10)
-    writer = machine()
-    writer.replay(kafka.log)
-    kafka.append(writer.step([Incoming(0, b"", b'{"id": "breaks", "add": 4}')], 1))
-    kafka.send(id="breaks", add=4)
-    wait_until(lambda: standby.await_end(0), "the standby failed")
-    kafka.may_commit.set()
-    running.wait_leading()
-    assert running.total() == 4
-    assert "standby_lost" in running.heard.faults
-    assert not running.term.takeover.standby
-
-
-def test_a_setback_while_leading_rebuilds_from_what_is_kept(kafka: FakeKafka) -> None:
-    standby = Following(kafka).wait_hot().standby
-    kafka.faults.append(unclear_and_lost)
-    running = Running(kafka, standby=standby, settings=TermSettings(idle_wait_s=0.005)).wait_leading()
-    kafka.send(id="a", add=7)
-    running.wait_total(7)
-    assert running.term.progress.epoch == 3
-    assert [event["id"] for event in kafka.events() if event["kind"] == "added"] == ["a"]
-
-
-def test_each_step_of_the_takeover_has_its_moment_in_order(kafka: FakeKafka) -> None:
-    kafka.send(id="a", add=1, to="c.activations.x")
-    running = Running(kafka, standby=Following(kafka).wait_hot().standby).wait_leading()
-    running.wait_total(1)
-    record = running.term.takeover.as_dict()
-    moments = [
-        record[name]
-        for name in (
-            "noticed_at", "fenced_at", "verified_at", "caught_up_at", "announced_at", "first_activation_at",
-        )
-    ]  # fmt: skip
-    assert None not in moments
-    assert moments == sorted(moments)
-    assert record["claimed_at"] is None, "nobody claimed here"
-    assert running.term.takeover.seconds is not None

@@ -19,7 +19,7 @@ from relevo_partitions.term.standby import Beginning, Standby
 from tests.support.counter_machine import CounterMachine
 from tests.support.snapshot_store import MemoryLog, MemorySnapshots
 from tests.unit.partitions.fakes import FakeIO, FakeKafka
-from tests.unit.partitions.test_standby import events
+from tests.unit.partitions.standby_thread import events
 
 EVENTS = 120
 
