@@ -1,18 +1,22 @@
-"""Clients that live for long get their answers from Kafka after a broker's restart, too."""
+"""Where partitions begin and end: asked until brokers have settled who leads, restart or not."""
 
 from __future__ import annotations
 
-from confluent_kafka import IsolationLevel, TopicPartition
+from collections import deque
+
+import pytest
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stubs re-export without saying so
     AdminClient,
     OffsetSpec,
 )
 
 from relevo_engine.topic_admin import TopicAdmin
+from relevo_partitions.kafka import offsets
 from relevo_partitions.kafka.connection import Connection
 from relevo_partitions.kafka.ends import PartitionEnds
 from relevo_partitions.kafka.log_care import LogCare
-from relevo_partitions.kafka.offsets import ask_offsets
+from relevo_partitions.kafka.offsets import UNSETTLED, ask_offsets, settled
 from tests.support.fixtures import StartBrokers
 
 
@@ -45,3 +49,43 @@ def test_after_a_brokers_restart(own_brokers: StartBrokers, cluster_name: str) -
     brokers.await_brokers()
     ask()
     care.close()
+
+
+class Answers:
+    """Gives one answer after the other, the last one for ever; an error is raised."""
+
+    def __init__(self, *answers: int | str) -> None:
+        self._answers = deque(answers)
+        self.asked = 0
+
+    def __call__(self) -> str:
+        self.asked += 1
+        answer = self._answers.popleft() if len(self._answers) > 1 else self._answers[0]
+        if isinstance(answer, int):
+            raise KafkaException(KafkaError(answer))
+        return answer
+
+
+@pytest.mark.parametrize("code", sorted(UNSETTLED))
+def test_brokers_that_settle_who_leads_are_asked_again(code: int) -> None:
+    """They answer so for a moment after each death of a broker; a partition would be let go of."""
+    answers = Answers(code, code, "there")
+    assert settled(answers) == "there"
+    assert answers.asked == 3
+
+
+def test_those_that_never_settle_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody else may reach others."""
+    monkeypatch.setattr(offsets, "UNSETTLED_S", 0.2)
+    answers = Answers(KafkaError.NOT_LEADER_FOR_PARTITION)
+    with pytest.raises(KafkaException):
+        settled(answers)
+    assert answers.asked > 1
+
+
+def test_what_does_not_pass_is_told_at_once() -> None:
+    """Kafka refuses, or isn't there: to ask again changes nothing."""
+    answers = Answers(KafkaError.TOPIC_AUTHORIZATION_FAILED, "never")
+    with pytest.raises(KafkaException):
+        settled(answers)
+    assert answers.asked == 1

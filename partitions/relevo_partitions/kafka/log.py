@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from relevo_partitions.errors import KafkaUnavailable
 from relevo_partitions.fork import ForkGuard
 from relevo_partitions.kafka.connection import Connection, Faults, drop_in_background
+from relevo_partitions.kafka.offsets import settled
 from relevo_partitions.ports import Stability
 from relevo_partitions.statemachine import Incoming, LogDamaged
 
@@ -197,7 +198,7 @@ class PartitionReader:
         """First offset and end of the partition, as the broker says now."""
         where = TopicPartition(self._topic, self._partition)
         try:
-            bounds = self._consumer.get_watermark_offsets(where, timeout=ASK_TIMEOUT_S)
+            bounds = settled(lambda: self._consumer.get_watermark_offsets(where, timeout=ASK_TIMEOUT_S))
         except KafkaException as exception:
             error = exception.args[0]
             if error.code() in _NO_TOPIC:

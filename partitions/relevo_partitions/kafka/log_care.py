@@ -15,17 +15,19 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stubs re
 
 from relevo_partitions.errors import KafkaUnavailable
 from relevo_partitions.kafka.connection import Connection, Faults, drop_in_background
-from relevo_partitions.kafka.offsets import ANSWER_GRACE_S, ask_offset
+from relevo_partitions.kafka.offsets import (
+    ANSWER_GRACE_S,
+    UNSETTLED,
+    UNSETTLED_S,
+    UNSETTLED_STEP_S,
+    ask_offset,
+)
 from relevo_partitions.snapshots.ports import LogBounds, Manifest
 from relevo_partitions.statemachine import LogDamaged, SnapshotUnfit
 
 TIMEOUT_S: Final = 5.0
-UNSETTLED_S: Final = 2.0
-"""For so long brokers may not know a topic that was just made, or who leads it now."""
-UNSETTLED_STEP_S: Final = 0.1
 _EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-_NO_LEADER: Final = frozenset({KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE})
 _NO_TOPIC: Final = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.UNKNOWN_TOPIC_ID, KafkaError._UNKNOWN_TOPIC}
 )
@@ -118,7 +120,7 @@ class LogCare:
             yield
         except KafkaException as raised:
             error = raised.args[0]
-            if error.code() in _NO_TOPIC | _NO_LEADER:
+            if error.code() in _NO_TOPIC | UNSETTLED:
                 raise _UnsettledError(error) from None
             raise KafkaUnavailable(self._connection.describe(error, self._faults)) from None
         except TimeoutError:

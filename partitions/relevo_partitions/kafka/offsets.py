@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stubs re-export without saying so
@@ -16,16 +17,40 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stubs re
 
 ANSWER_GRACE_S: Final = 1.0
 """The client itself tells that a request came to nothing; this much later, whatever it does."""
-_STALE: Final = frozenset(
+UNSETTLED_S: Final = 2.0
+"""For so long brokers may not know a topic that was just made, or who leads it now, or how far it reaches."""
+UNSETTLED_STEP_S: Final = 0.1
+UNSETTLED: Final = frozenset(
     {
         KafkaError.FENCED_LEADER_EPOCH,
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.OFFSET_NOT_AVAILABLE,
         KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError._NOENT,  # noqa: SLF001,RUF100 - the client's public name: it knows no leader
     }
 )
-"""What the client knows of a partition's leader is not, or not yet, so."""
+"""What the client, or a broker, knows of a partition's leader is not, or not yet, so: it passes."""
+T = TypeVar("T")
+
+
+def settled(ask: Callable[[], T]) -> T:
+    """What ``ask`` gives; it is asked again for a moment where brokers have yet to settle who leads.
+
+    After the death of a broker the others answer so for a tenth of a second or two. Whoever takes it for the
+    end of Kafka lets go of a partition for seconds.
+
+    Raises:
+        KafkaException: Something else is the matter, or they don't settle within `UNSETTLED_S`.
+    """
+    deadline = time.monotonic() + UNSETTLED_S
+    while True:
+        try:
+            return ask()
+        except KafkaException as raised:
+            if raised.args[0].code() not in UNSETTLED or time.monotonic() > deadline:
+                raise
+        time.sleep(UNSETTLED_STEP_S)
 
 
 def ask_offsets(
@@ -103,4 +128,4 @@ def _answer(future: Future[ListOffsetsResultInfo], timeout_s: float) -> int | Ka
 
 
 def _is_stale(answer: int | KafkaError) -> bool:
-    return isinstance(answer, KafkaError) and answer.code() in _STALE
+    return isinstance(answer, KafkaError) and answer.code() in UNSETTLED

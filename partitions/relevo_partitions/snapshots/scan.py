@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from relevo_partitions.errors import KafkaUnavailable
 from relevo_partitions.kafka.connection import Connection, Faults, drop_in_background
+from relevo_partitions.kafka.offsets import settled
 
 ASK_TIMEOUT_S: Final = 5.0
 SILENCE_MAX_S: Final = 10.0
@@ -77,7 +78,7 @@ class SnapshotScan:
         """
         where = TopicPartition(self._topic, self._partition)
         try:
-            found = self._consumer.get_watermark_offsets(where, timeout=ASK_TIMEOUT_S)
+            found = settled(lambda: self._consumer.get_watermark_offsets(where, timeout=ASK_TIMEOUT_S))
         except KafkaException as raised:
             if raised.args[0].code() in _NO_TOPIC:
                 return None
