@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
+from relevo_engine.core.appliers import apply
 from relevo_engine.core.channels import Channels
 from relevo_engine.core.dispatch import Handover
 from relevo_engine.core.errors import InvariantBroken, OutOfOrder
@@ -19,7 +20,7 @@ from relevo_engine.core.views import View
 from relevo_engine.snapshot_format import FrozenState, examine, restore
 from relevo_engine.topics import activations_prefix, log_topic
 from relevo_partitions.statemachine import Heard, Incoming, LogDamaged, SnapshotFacts, Term, Write
-from relevo_schemas.codec import Codec, default_codec
+from relevo_schemas.codec import Codec, default_codec, record_classes
 from relevo_schemas.delivery import Activation, Barrier
 from relevo_schemas.errors import RecordError
 from relevo_schemas.events import JobCreated, LeaderElected
@@ -30,6 +31,8 @@ UNREADABLE: Final = "UNREADABLE"
 
 # Write(...) by way of its Python-level constructor costs three times as much, four times per job.
 _write: Final[Callable[[tuple[str, int, bytes, bytes]], Write]] = partial(tuple.__new__, Write)
+# A look into a set takes half as long as isinstance, three times per job of every log that is read.
+_EVENTS: Final = frozenset(cls for cls in record_classes() if issubclass(cls, Event))
 _log = logging.getLogger(__name__)
 
 BugReport = Callable[[int, int, Exception], None]
@@ -137,13 +140,16 @@ class PartitionMachine:
         decode = self._codec.decode
         offset = -1
         try:
-            apply = self._machine.replaying() if self._overlap is None else self._apply_new
+            state = self._machine.replaying()
             for offset, _, value in records:
                 record = decode(value)
-                if isinstance(record, Event):
-                    apply(record)
-                elif not isinstance(record, Barrier):
-                    raise self._damaged(offset, "an event or a barrier", type(record).__name__)
+                if type(record) not in _EVENTS:
+                    if not isinstance(record, Barrier):
+                        raise self._damaged(offset, "an event or a barrier", type(record).__name__)
+                elif self._overlap is None:
+                    apply(state, record)  # type: ignore[arg-type] # an event, as was just found
+                else:
+                    self._apply_new(record)  # type: ignore[arg-type]
         except RecordError as error:
             raise self._damaged(offset, "a record of the log", f"{error.fault.value}: {error}") from error
         except OutOfOrder as error:
@@ -152,11 +158,8 @@ class PartitionMachine:
             raise self._damaged(offset, "an event that fits the state", str(error)) from error
 
     def _apply_new(self, event: Event) -> None:
-        """Apply an event of the log that the state doesn't hold yet."""
-        overlap = self._overlap
-        if overlap is None:
-            self._machine.replay(event)
-        elif not overlap.holds(event):
+        """Apply an event of the log, if it is the first that the state doesn't hold yet."""
+        if self._overlap is not None and not self._overlap.holds(event):
             self._overlap = None
             self._machine.replay(event)
 

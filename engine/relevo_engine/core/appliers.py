@@ -143,10 +143,11 @@ def _make_ready(state: State, job: Job, event: Event) -> None:
 
 
 def _finish(state: State, event: Any, outcome: JobState, attempt: int) -> None:
-    job = _open(state, event)
-    key = job.key
+    key = event.key
+    job = state.jobs.pop(key, None)
+    if job is None:
+        raise _unfit(state, event)
     lane = state.lanes[job.type]
-    del state.jobs[key]
     _leave(state, job, lane)
     lane.counts[outcome] += 1
     if job.expires_at:
@@ -207,7 +208,9 @@ def _due(state: State, event: ev.JobDue) -> None:
 
 
 def _activated(state: State, event: ev.JobActivated) -> None:
-    job = _in(state, event, _READY)
+    job = state.jobs.get(event.key)
+    if job is None or job.state is not _READY:
+        raise _unfit(state, event)
     if event.attempt != job.attempt + 1:
         raise InvariantBroken(
             f"JobActivated for {job.key!r} with attempt {event.attempt} after {job.attempt}"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Iterable
 from typing import Final
 
 from relevo_engine.core import commands, snapshot, timeouts, views
@@ -57,17 +56,17 @@ class JobMachine:
         Raises:
             InvariantBroken: The event can't follow; see `relevo_engine.core.appliers.apply`.
         """
-        self.replaying()(event)
+        apply(self.replaying(), event)
 
-    def replaying(self) -> Callable[[Event], None]:
-        """`replay` for many events on end, to be used before the machine does anything else.
+    def replaying(self) -> State:
+        """What many events on end are to be applied to, before the machine does anything else.
 
         Raises:
             InvariantBroken: The machine leads.
         """
         if self._leading:
             raise InvariantBroken("a leader's state comes from its own decisions, not from replay")
-        return partial(apply, self.state)
+        return self.state
 
     # Copies
 
