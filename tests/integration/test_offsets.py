@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
+from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
@@ -16,8 +19,10 @@ from relevo_partitions.kafka import offsets
 from relevo_partitions.kafka.connection import Connection
 from relevo_partitions.kafka.ends import PartitionEnds
 from relevo_partitions.kafka.log_care import LogCare
-from relevo_partitions.kafka.offsets import UNSETTLED, ask_offsets, settled
+from relevo_partitions.kafka.offsets import UNSETTLED, ask_offset, ask_offsets, settled
 from tests.support.fixtures import StartBrokers
+
+LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
 def test_after_a_brokers_restart(own_brokers: StartBrokers, cluster_name: str) -> None:
@@ -89,3 +94,41 @@ def test_what_does_not_pass_is_told_at_once() -> None:
     with pytest.raises(KafkaException):
         settled(answers)
     assert answers.asked == 1
+
+
+class Client:
+    """An admin client of one partition: gives one answer after the other, and learns who leads if told."""
+
+    def __init__(self, *answers: int | KafkaError) -> None:
+        self._answers = deque(answers)
+        self.learnt: list[str] = []
+
+    def list_offsets(
+        self, wanted: Mapping[TopicPartition, object], **_: object
+    ) -> dict[TopicPartition, object]:
+        (where,), answer = wanted, self._answers.popleft()
+        future: Future[object] = Future()
+        if isinstance(answer, KafkaError):
+            future.set_exception(KafkaException(answer))
+        else:
+            future.set_result(SimpleNamespace(offset=answer))
+        return {where: future}
+
+    def list_topics(self, topic: str, _timeout_s: float) -> None:
+        self.learnt.append(topic)
+
+
+def test_a_client_that_is_behind_learns_and_one_that_is_ahead_waits() -> None:
+    """By the word of the others a broker leads before it knows so itself: one more question isn't enough."""
+    fenced, early = KafkaError(KafkaError.FENCED_LEADER_EPOCH), KafkaError(KafkaError.UNKNOWN_LEADER_EPOCH)
+    client = Client(fenced, early, early, 7)
+    assert ask_offset(client, "t", 0, LATEST, 1.0) == 7  # type: ignore[arg-type]
+    assert client.learnt == ["t"] * 3
+
+
+def test_a_client_that_is_refused_is_told_at_once() -> None:
+    """Whatever isn't about who leads won't pass."""
+    client = Client(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    with pytest.raises(KafkaException):
+        ask_offset(client, "t", 0, LATEST, 1.0)  # type: ignore[arg-type]
+    assert client.learnt == []

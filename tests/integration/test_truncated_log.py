@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -15,14 +17,15 @@ from tests.support.broker_files import lose_tail
 from tests.support.brokers import unique_cluster_name
 from tests.support.counter_cluster import counter_cluster
 from tests.support.counter_machine import CounterMachine
-from tests.support.fixtures import StartBrokers
 from tests.support.snapshot_process import EVENTS, SnapshotBench
 from tests.support.waiting import wait_until
 
 
-@pytest.fixture
-def one_broker(own_brokers: StartBrokers) -> LocalBrokers:
-    return own_brokers()
+@pytest.fixture(scope="module")
+def one_broker() -> Iterator[LocalBrokers]:
+    """Not one that is lent: behind a cut it recovers all that it holds, and those hold much."""
+    with LocalBrokers() as brokers:
+        yield brokers
 
 
 class Bench(SnapshotBench):

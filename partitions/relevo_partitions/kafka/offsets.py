@@ -69,7 +69,7 @@ def ask_offsets(
     Args:
         client: Asks.
         wanted: Which offset of each partition: the earliest, the latest, the first of a time on.
-        timeout_s: For each question, in seconds; there may be three.
+        timeout_s: For each question, in seconds; while brokers settle there may be several.
         isolation: Whether the latest lies before open transactions.
 
     Raises:
@@ -78,13 +78,18 @@ def ask_offsets(
     """
     if not wanted:
         return {}
+    deadline = time.monotonic() + UNSETTLED_S
     found = _ask(client, wanted, timeout_s, isolation)
-    stale = {where: wanted[where] for where, answer in found.items() if _is_stale(answer)}
-    if stale:
+    while stale := {where: wanted[where] for where, answer in found.items() if _is_stale(answer)}:
+        if time.monotonic() > deadline:
+            break
         for topic in {where.topic for where in stale}:
             with suppress(KafkaException):  # what was found before tells why there is no answer
                 client.list_topics(topic, timeout_s)
         found |= _ask(client, stale, timeout_s, isolation)
+        # The one that leads may itself be the last to hear of it.
+        if any(_is_stale(found[where]) for where in stale):
+            time.sleep(UNSETTLED_STEP_S)
     return found
 
 
